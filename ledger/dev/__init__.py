@@ -39,7 +39,6 @@ def env(folder: str | Path) -> str:
     """
     servers = Servers.at(folder)
     if not servers.running:
-        raise DevError(f"the servers in {servers.folder} aren't running. `ledger dev up {folder}` starts them.")
-    return (
-        f"export LEDGER_DSN={shlex.quote(servers.dsn())} LEDGER_REDIS_URL={shlex.quote(servers.redis_url)}"
-    )
+        raise DevError(f"the servers in {folder} aren't running. `ledger dev up {folder}` starts them.")
+    dsn, redis_url = shlex.quote(servers.dsn()), shlex.quote(servers.redis_url)
+    return f"export LEDGER_DSN={dsn} LEDGER_REDIS_URL={redis_url}"

