@@ -113,9 +113,10 @@ def test_an_installed_wheel_runs_as_a_module_and_as_a_command(built: Built, tmp_
 
 
 def test_an_editable_install_uses_the_checkout(built: Built, tmp_path: Path) -> None:
+    # Without --ignore-installed pip would take away the ledger that this very suite runs on.
     run(
         sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
-        "--prefix", tmp_path, "--editable", built.checkout,
+        "--ignore-installed", "--prefix", tmp_path, "--editable", built.checkout,
     )  # fmt: skip
     (site,) = tmp_path.glob("lib/python*/site-packages")
     script = f"import site; site.addsitedir({str(site)!r}); import ledger; print(ledger.__file__)"
