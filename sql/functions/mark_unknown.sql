@@ -1,0 +1,46 @@
+-- Record that the outcome at the gateway isn't known. The next claim is told so, and asks the gateway first.
+--
+-- outcome    unknown           recorded now
+--            already_unknown   this was recorded before; nothing was changed
+--
+-- Refuses, first match wins:
+--   LG304 BadArgument      an id or the reason is null or empty, or the evidence isn't an object
+--   LG106 RecoveryNeeded   the server was promoted or restored
+--   LG102, LG105, LG101    the token isn't the active one, or the row carries a newer one
+--   LG201 NoSuchRefund     there is no such refund
+--   LG202 RefundFinished   it reached a final state
+--   LG203 NotClaimed       it is neither claimed under this token nor accepted
+
+create or replace function ledger.mark_unknown(
+    merchant_id text,
+    refund_id text,
+    token bigint,
+    reason text,
+    evidence jsonb default null
+)
+returns ledger.move
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    call jsonb := jsonb_build_object(
+        'function', 'mark_unknown', 'merchant_id', merchant_id, 'refund_id', refund_id, 'token', token
+    );
+    refund ledger.refund;
+begin
+    perform ledger.check_ids(call, merchant_id, refund_id);
+    perform ledger.check_reason(call, reason, evidence);
+
+    refund := ledger.lock_to_settle(call, array['unknown'], true, false);
+    if refund.state = 'unknown' then
+        return ledger.refund_as_move(
+            refund, 'unknown', 'already_unknown', refund.fence, refund.gateway_ref, null, refund.changed_at
+        );
+    end if;
+    return ledger.move_refund(call, refund, 'unknown', 'unknown', null, reason, evidence);
+end;
+$$;
+
+comment on function ledger.mark_unknown(text, text, bigint, text, jsonb) is
+    'Record that the outcome at the gateway isn''t known. Refuses: LG304, LG106, LG102, LG105, LG101, LG201, LG202, LG203.';

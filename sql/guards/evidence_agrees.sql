@@ -1,0 +1,19 @@
+-- Whether evidence names no other amount and no other currency than the refund's. What it doesn't name agrees.
+
+create or replace function ledger.evidence_agrees(evidence jsonb, amount_minor bigint, currency text)
+returns boolean
+language sql
+immutable
+return coalesce(
+    (
+        evidence -> 'amount_minor' is null
+        or evidence -> 'amount_minor' = 'null'::jsonb
+        or evidence -> 'amount_minor' = to_jsonb(amount_minor)
+        or evidence ->> 'amount_minor' = amount_minor::text
+    )
+    and coalesce(evidence ->> 'currency', currency) = currency,
+    true
+);
+
+comment on function ledger.evidence_agrees(jsonb, bigint, text) is
+    'Guard. Evidence names no other amount or currency. Refuses nothing.';

@@ -1,0 +1,28 @@
+-- Bound how long a client may keep this transaction open, so that a frozen one can't hold the gate for ever.
+--
+-- A limit that is lower already stays. transaction_timeout ends sessions that are working, so it is set only
+-- where the kind asks for it, and only by the first call: setting it again would start it again.
+
+create or replace function ledger.limit_transaction(idle_ms integer, transaction_ms integer)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    current_ms integer := ledger.setting_ms('idle_in_transaction_session_timeout');
+begin
+    if current_ms = 0 or current_ms > idle_ms then
+        perform set_config('idle_in_transaction_session_timeout', idle_ms::text, true);
+    end if;
+
+    if transaction_ms is not null and current_setting('transaction_timeout', true) is not null then
+        current_ms := ledger.setting_ms('transaction_timeout');
+        if current_ms = 0 or current_ms > transaction_ms then
+            perform set_config('transaction_timeout', transaction_ms::text, true);
+        end if;
+    end if;
+end;
+$$;
+
+comment on function ledger.limit_transaction(integer, integer) is
+    'Guard. Sets the idle limit, and the transaction limit if there is one, for this transaction. Refuses nothing.';

@@ -1,0 +1,44 @@
+-- Refuse a move that the table transition doesn't list, and list the ones it does.
+
+create or replace function ledger.refuse_transition(call jsonb, refund ledger.refund)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    legal jsonb := (
+        select coalesce(jsonb_agg(
+            jsonb_build_object(
+                'to', t.to_state,
+                'by', array_remove(array[
+                    case when t.on_claim then 'claim' end,
+                    case when t.own_token then 'own token' end,
+                    case when t.active_token then 'active token' end,
+                    case when t.person then 'person' end
+                ], null)
+            ) order by t.to_state
+        ), '[]')
+        from ledger.transition as t
+        where t.from_state = refund.state
+    );
+begin
+    raise exception using
+        errcode = 'LG204',
+        message = format(
+            '%s: a refund that is %s can''t make that move; legal from there: %s; nothing was changed',
+            ledger.refused_call(call), refund.state,
+            coalesce((select string_agg(m ->> 'to', ', ') from jsonb_array_elements(legal) as m), 'none')
+        ),
+        detail = ledger.refusal_detail(call, jsonb_build_object('state', refund.state, 'row_token', refund.fence, 'legal', legal)),
+        hint = case
+            when refund.state = 'unknown'
+                then 'This token recorded the outcome as unknown. Draw and activate a new token, then claim it again.'
+            when refund.state = 'accepted'
+                then 'The gateway has it. Record its final word with confirm, fail or mark_unknown.'
+            else 'Skip this refund; a person decides.'
+        end;
+end;
+$$;
+
+comment on function ledger.refuse_transition(jsonb, ledger.refund) is
+    'Guard. Refuses: LG204 IllegalTransition.';

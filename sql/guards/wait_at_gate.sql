@@ -1,0 +1,28 @@
+-- Wait for the gate while an activation is under way, for the lower of the caller's lock_timeout and the kind's.
+
+create or replace function ledger.wait_at_gate(call jsonb)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    callers_limit text := current_setting('lock_timeout');
+    callers_ms integer := ledger.setting_ms('lock_timeout');
+    limit_ms integer;
+begin
+    select f.lock_limit_ms into limit_ms from ledger.fence as f where f.resource = call ->> 'resource';
+    limit_ms := least(coalesce(limit_ms, 5000), nullif(callers_ms, 0));
+
+    begin
+        perform set_config('lock_timeout', limit_ms::text, true);
+        perform pg_advisory_xact_lock_shared(hashtextextended(call ->> 'resource', 0));
+        perform set_config('lock_timeout', callers_limit, true);
+    exception
+        when lock_not_available then
+            perform ledger.refuse_busy_gate(call, null);
+    end;
+end;
+$$;
+
+comment on function ledger.wait_at_gate(jsonb) is
+    'Guard. Waits for the shared gate under a limit. Refuses by refuse_busy_gate.';

@@ -1,0 +1,59 @@
+-- Take the ledger away: functions, views, types and tables, with everything in them.
+--
+-- Locks        ACCESS EXCLUSIVE on every table of the schema.
+-- Transaction  runs inside one.
+-- Reversible   no. Refuses while there are refunds, unless ledger.discard is set to on: that setting says that
+--              the record of the money may go.
+-- Needs        membership in ledger_owner and ledger_fn.
+
+set local lock_timeout = '2s';
+set local statement_timeout = '60s';
+set local role ledger_owner;
+
+do $$
+declare
+    dropped record;
+begin
+    if coalesce(current_setting('ledger.discard', true), '') <> 'on' and exists (select from ledger.refund) then
+        raise exception 'the ledger holds refunds; nothing was changed'
+            using hint = 'Dump the schema first. Then set ledger.discard to on for this session, and try again.';
+    end if;
+
+    for dropped in
+        select t.tgrelid::regclass as relation, t.tgname as name
+        from pg_trigger as t
+        join pg_class as c on c.oid = t.tgrelid
+        where c.relnamespace = 'ledger'::regnamespace and not t.tgisinternal
+    loop
+        execute format('drop trigger %I on %s', dropped.name, dropped.relation);
+    end loop;
+end;
+$$;
+
+set local role ledger_fn;
+
+do $$
+declare
+    dropped record;
+begin
+    for dropped in
+        select p.oid::regprocedure as signature
+        from pg_proc as p
+        where p.pronamespace = 'ledger'::regnamespace
+    loop
+        execute format('drop function %s', dropped.signature);
+    end loop;
+end;
+$$;
+
+set local role ledger_owner;
+
+drop view ledger.history, ledger.balance, ledger.refund_from_journal;
+drop type ledger.gate_pass, ledger.claim, ledger.move, ledger.row_outcome, ledger.added, ledger.finding, ledger.kind_limits;
+drop table
+    ledger.refusal, ledger.event, ledger.journal, ledger.refund, ledger.draw, ledger.fence, ledger.kind,
+    ledger.server, ledger.transition, ledger.currency;
+drop sequence ledger.token_seq, ledger.refusal_seq;
+revoke usage on schema ledger from ledger_fn, ledger_worker, ledger_operator, ledger_reader;
+
+reset role;
