@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -31,19 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def servers(pytestconfig: pytest.Config) -> Iterator[dev.Servers]:
     """The pair of servers of this test process. A test may crash them; the next one finds them up."""
-    folder = Path(tempfile.mkdtemp(prefix="ledger-tests-", dir="/tmp"))
-    pair = dev.Servers.start(
-        folder,
-        pytestconfig.getoption("pg"),
-        fsync=False,
-        redis=pytestconfig.getoption("redis_server"),
-        settings=SETTINGS,
-    )
-    try:
+    pg, program = pytestconfig.getoption("pg"), pytestconfig.getoption("redis_server")
+    with dev.temporary(pg, redis=program, settings=SETTINGS) as pair:
         yield pair
-    finally:
-        pair.remove()
-        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ import redis
 
 from ledger import dev
 from ledger.dev import binaries
+from ledger.dev.waiting import wait_until
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers run as another user")
 
@@ -46,11 +47,15 @@ def answer(dsn: str, query: str) -> object:
     return row[0]
 
 
+def importing_ledger() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(dev.__file__).parents[2])}
+
+
 def run_up(place: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", "import sys; from ledger import dev; dev.up(sys.argv[1])", place],
         check=True,
-        env={**os.environ, "PYTHONPATH": str(Path(dev.__file__).parents[2])},
+        env=importing_ledger(),
     )
 
 
@@ -239,6 +244,30 @@ def test_nothing_is_left_after_remove(place: Path) -> None:
     assert not servers.sockets.exists()
     assert list(place.iterdir()) == []
     assert not servers.running
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_temporary_servers_end_with_the_process_that_wanted_them(how: signal.Signals) -> None:
+    script = (
+        "from ledger import dev\n"
+        "with dev.temporary() as servers:\n"
+        "    print(servers.folder, flush=True)\n"
+        "    input()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=importing_ledger(),
+    ) as user:  # fmt: skip
+        assert user.stdout is not None
+        folder = Path(user.stdout.readline().strip())
+        servers = dev.Servers.at(folder)
+        assert servers.running
+
+        user.send_signal(how)
+
+        assert wait_until(lambda: not folder.exists(), seconds=20)
+        assert not servers.running
+        assert not servers.sockets.exists()
 
 
 @as_root

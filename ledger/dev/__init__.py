@@ -7,8 +7,9 @@ from pathlib import Path
 
 from ledger.dev.errors import DevError
 from ledger.dev.servers import Servers
+from ledger.dev.temporary import temporary
 
-__all__ = ["DevError", "Servers", "down", "env", "up"]
+__all__ = ["DevError", "Servers", "down", "env", "temporary", "up"]
 
 
 def up(folder: str | Path, pg: str = "18") -> Servers:

@@ -209,7 +209,7 @@ class Servers:
         """Stop both and delete all that they left. An empty folder remains."""
         self.stop("immediate")
         shutil.rmtree(self.sockets, ignore_errors=True)
-        shutil.rmtree(self.home)
+        shutil.rmtree(self.home, ignore_errors=True)
         (self.folder / NOTE).unlink()
 
     def _launch(self, settings: Mapping[str, str]) -> None:
