@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from ledger.gateway import Declined, Nothing, Sent
-from ledger.sandbox import Behaviour, Fault, SandboxControl, SandboxGateway, SandboxProcess
+from ledger.sandbox import Behaviour, Fault, SandboxControl, SandboxGateway, SandboxProcess, read_movements
 from ledger.sandbox.engine import Engine
 from ledger.sandbox.log import Log
 from ledger.sandbox.wire import Order
@@ -35,6 +37,27 @@ def test_concurrent_requests_with_one_key_move_money_once(worker, control, refun
     assert isinstance(answers[0], Sent)
     assert len(control.movements(key=key)) == 1
     assert control.calls(key).refunds == 32
+
+
+def test_requests_that_race_under_one_key_wait_for_each_other(tmp_path, monkeypatch):
+    sync = os.fsync
+
+    def slow_sync(fd: int) -> None:
+        time.sleep(0.02)  # what a rival would need to slip in between
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", slow_sync)
+    log = Log(tmp_path / "log")
+    engine = Engine(log, Behaviour())
+    engine.plan("k", Fault.HOLD, times=8)
+    with ThreadPoolExecutor(8) as threads:
+        order = Order("m_1", "r_1", 100, "EUR", None)
+        answers = [threads.submit(engine.refund, "k", order, token) for token in range(8)]
+        assert engine.held("k", count=8, timeout=5.0) == 8
+        engine.release("k")
+        assert len({answer.result() for answer in answers}) == 1
+    log.close()
+    assert len(read_movements(tmp_path / "log")) == 1
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ from ledger.sandbox import (
     SandboxProcess,
     SandboxServer,
 )
+from ledger.sandbox.engine import Dropped, Engine
+from ledger.sandbox.log import Log
+from ledger.sandbox.wire import Order
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -34,6 +37,23 @@ def test_a_signal_ends_it_cleanly_even_while_requests_are_held(tmp_path, refund,
         assert process.stop() == 0
         process.start()
         assert len(control.movements()) == 0
+
+
+def test_stopping_drops_held_requests_at_once(tmp_path):
+    log = Log(tmp_path / "log")
+    engine = Engine(log, Behaviour())
+    engine.plan("k", Fault.HOLD)
+    threads = ThreadPoolExecutor()
+    held = threads.submit(engine.refund, "k", Order("m_1", "r_1", 100, "EUR", None), 33)
+    engine.held("k", count=1, timeout=5.0)
+    engine.stop()
+    try:
+        assert isinstance(held.exception(timeout=5.0), Dropped)
+        assert engine.movements() == []
+    finally:
+        engine.release("k")
+        threads.shutdown()
+        log.close()
 
 
 def test_a_signal_ends_it_while_a_slow_call_is_under_way(tmp_path, refund):
