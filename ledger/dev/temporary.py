@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ledger.dev.servers import Servers
+
+IN_MEMORY = Path("/dev/shm")
+ENOUGH = 2 * 1024**3
+SMALL_LOG = {"min_wal_size": "32MB", "max_wal_size": "128MB"}
 
 
 @contextlib.contextmanager
@@ -21,7 +26,7 @@ def temporary(
 
     Raises DevError when a server doesn't start.
     """
-    folder = tempfile.mkdtemp(prefix="ledger-tmp-", dir="/tmp")
+    folder = tempfile.mkdtemp(prefix="ledger-tmp-", dir=_fastest_place())
     # The guardian reads from us and gets the end of the file when we close, or are no more.
     guardian = subprocess.Popen(
         [sys.executable, "-m", "ledger.dev.guardian", folder],
@@ -31,6 +36,17 @@ def temporary(
         start_new_session=True,
     )
     try:
-        yield Servers.start(folder, pg, fsync=False, redis=redis, settings=settings)
+        yield Servers.start(folder, pg, fsync=False, redis=redis, settings={**SMALL_LOG, **(settings or {})})
     finally:
         guardian.communicate()
+
+
+def _fastest_place() -> str:
+    # A database is 300 small files: cloning one takes 6 ms in memory and up to 100 on a disk.
+    # Containers often have a /dev/shm too small for servers, or one that programs can't be run from.
+    suits = (
+        IN_MEMORY.is_dir()
+        and shutil.disk_usage(IN_MEMORY).free >= ENOUGH
+        and not os.statvfs(IN_MEMORY).f_flag & os.ST_NOEXEC
+    )
+    return str(IN_MEMORY) if suits else "/tmp"
