@@ -30,7 +30,7 @@ declare
     last_drawn bigint;
 begin
     perform ledger.check_resource(call, resource);
-    if coalesce(holder !~ '^[^[:cntrl:]:]{1,300}$', true) then
+    if coalesce(holder !~ '^[^[:cntrl:]:]+$' or length(holder) > 300, true) then
         perform ledger.refuse_argument(call, 'a holder is printable, without a colon, at most 300 characters');
     end if;
     if ledger.is_inside_gate(resource) then

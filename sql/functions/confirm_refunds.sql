@@ -74,8 +74,8 @@ begin
         array_agg(
             row(
                 d.position, d.refund_id, split_part(d.decision, ' ', 1), nullif(split_part(d.decision, ' ', 2), ''),
-                case when d.decision = 'confirmed' then 'sent' else d.state end, d.amount_minor, d.currency,
-                case when d.decision = 'confirmed' then d.ref else d.gateway_ref end
+                case when d.decision in ('confirmed', 'already_confirmed') then 'sent' else d.state end, d.amount_minor, d.currency,
+                case when d.decision in ('confirmed', 'already_confirmed') then d.ref else d.gateway_ref end
             )::ledger.row_outcome order by d.position
         ),
         jsonb_agg(d.refund_id order by d.position) filter (where d.is_recorded)

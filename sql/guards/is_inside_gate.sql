@@ -20,12 +20,6 @@ begin
             and l.objid = (key & 4294967295)::oid
             and l.objsubid = 1
             and l.mode = 'ShareLock'
-            and not exists (
-                select
-                from pg_locks as x
-                where x.pid = l.pid and x.locktype = 'advisory' and x.classid = l.classid and x.objid = l.objid
-                    and x.objsubid = 1 and x.mode = 'ExclusiveLock'
-            )
     );
 end;
 $$;

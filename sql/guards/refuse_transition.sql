@@ -25,7 +25,7 @@ begin
     raise exception using
         errcode = 'LG204',
         message = format(
-            '%s: a refund that is %s can''t make that move; legal from there: %s; nothing was changed',
+            '%s: a refund that is %s can''t make that move by this call; moves from there: %s; nothing was changed',
             ledger.refused_call(call), refund.state,
             coalesce((select string_agg(m ->> 'to', ', ') from jsonb_array_elements(legal) as m), 'none')
         ),

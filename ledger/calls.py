@@ -1,0 +1,394 @@
+"""One builder per SQL function: the statement, its arguments, the shape of what comes back. No I/O.
+
+The parameters have the names that they have in SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, Generic, LiteralString, TypeVar, cast
+
+from psycopg.rows import RowFactory, class_row, scalar_row
+from psycopg.types.json import Jsonb
+
+from ledger.records import Added, Claim, Finding, Kind, Move, RowOutcome
+
+T = TypeVar("T")
+
+# A parameter's name has one type in the whole API, so that every statement can say it.
+TYPES = {
+    "actor": "text",
+    "after_refund_id": "text",
+    "amount_minor": "bigint",
+    "amounts_minor": "bigint[]",
+    "code": "text",
+    "currencies": "text[]",
+    "currency": "text",
+    "detail": "jsonb",
+    "evidence": "jsonb",
+    "gateway": "text",
+    "gateway_ref": "text",
+    "gateway_refs": "text[]",
+    "gateways": "text[]",
+    "holder": "text",
+    "idempotency_key": "text",
+    "idempotency_keys": "text[]",
+    "idle_limit": "interval",
+    "key_window": "interval",
+    "kind": "text",
+    "lease_ttl": "interval",
+    "lock": "text",
+    "lock_limit": "interval",
+    "max_attempts": "integer",
+    "max_rows": "integer",
+    "merchant_id": "text",
+    "message": "text",
+    "nothing_lost": "boolean",
+    "payment_ref": "text",
+    "payment_refs": "text[]",
+    "reason": "text",
+    "reclaim": "boolean",
+    "refund_id": "text",
+    "refund_ids": "text[]",
+    "resource": "text",
+    "token": "bigint",
+    "transaction_limit": "interval",
+    "wait": "interval",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A statement for one SQL function. `name` is the function's."""
+
+    name: str
+    statement: str
+    arguments: Mapping[str, Any]
+    row: RowFactory[T]
+
+
+def _scalar(name: LiteralString, **arguments: Any) -> Call[Any]:
+    return Call(name, f"select ledger.{name}({_named(arguments)})", arguments, scalar_row)
+
+
+def _rows(name: LiteralString, record: type[T], **arguments: Any) -> Call[T]:
+    # Columns are named, never *: a column that is added later must not break an older worker.
+    columns = ", ".join(f'"{field.name}"' for field in fields(cast("Any", record)))
+    statement = f"select {columns} from ledger.{name}({_named(arguments)})"  # noqa: S608: only names from this file
+    return Call(name, statement, arguments, class_row(record))
+
+
+def _named(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} => %({name})s::{TYPES[name]}" for name in arguments)
+
+
+def _json(evidence: Mapping[str, Any] | None) -> Jsonb | None:
+    return None if evidence is None else Jsonb(dict(evidence))
+
+
+def draw_token(resource: str) -> Call[int]:
+    """Draw a number for one attempt at a resource. Draw before taking the lease, activate after it.
+
+    Raises BadArgument or RecoveryNeeded.
+    """
+    return _scalar("draw_token", resource=resource)
+
+
+def activate_token(resource: str, token: int, holder: str) -> Call[None]:
+    """Make a drawn token the only valid one of its resource; waits for writes under the older one to end.
+
+    Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn or StaleToken.
+    """
+    return _scalar("activate_token", resource=resource, token=token, holder=holder)
+
+
+def get_kind(kind: str) -> Call[Kind]:
+    """A kind's limits, or the defaults of one that was never used."""
+    return _rows("get_kind", Kind, kind=kind)
+
+
+def set_kind(
+    kind: str,
+    *,
+    lock: str | None = None,
+    lease_ttl: timedelta | None = None,
+    idle_limit: timedelta | None = None,
+    lock_limit: timedelta | None = None,
+    transaction_limit: timedelta | None = None,
+    max_attempts: int | None = None,
+    key_window: timedelta | None = None,
+    actor: str | None = None,
+    reason: str | None = None,
+) -> Call[Kind]:
+    """Change a kind's limits or where its leases live; None leaves a value as it is.
+
+    Raises BadArgument.
+    """
+    return _rows(
+        "set_kind",
+        Kind,
+        kind=kind,
+        lock=lock,
+        lease_ttl=lease_ttl,
+        idle_limit=idle_limit,
+        lock_limit=lock_limit,
+        transaction_limit=transaction_limit,
+        max_attempts=max_attempts,
+        key_window=key_window,
+        actor=actor,
+        reason=reason,
+    )
+
+
+def lock_job(resource: str, holder: str) -> Call[int]:
+    """Take a job's advisory lock and return an active token, all in the caller's transaction.
+
+    Raises BadArgument, RecoveryNeeded, LockHeld or Busy.
+    """
+    return _scalar("lock_job", resource=resource, holder=holder)
+
+
+def hold_job(resource: str, wait: timedelta = timedelta(0)) -> Call[None]:
+    """Hold a job's advisory lock for the session, waiting up to `wait` for it.
+
+    Raises BadArgument, RecoveryNeeded or LockHeld.
+    """
+    return _scalar("hold_job", resource=resource, wait=wait)
+
+
+def free_job(resource: str) -> Call[bool]:
+    """Give back a lock that hold_job took; False if this session doesn't hold it."""
+    return _scalar("free_job", resource=resource)
+
+
+def add_refund(
+    merchant_id: str,
+    refund_id: str,
+    amount_minor: int,
+    currency: str,
+    payment_ref: str | None = None,
+    gateway: str | None = None,
+    idempotency_key: str | None = None,
+) -> Call[Added]:
+    """Record a refund that is to be sent, once.
+
+    Raises BadArgument, BadAmount or ConflictingDuplicate.
+    """
+    return _rows(
+        "add_refund",
+        Added,
+        merchant_id=merchant_id,
+        refund_id=refund_id,
+        amount_minor=amount_minor,
+        currency=currency,
+        payment_ref=payment_ref,
+        gateway=gateway,
+        idempotency_key=idempotency_key,
+    )
+
+
+def add_refunds(
+    merchant_id: str,
+    refund_ids: Sequence[str],
+    amounts_minor: Sequence[int],
+    currencies: Sequence[str],
+    payment_refs: Sequence[str | None] | None = None,
+    gateways: Sequence[str | None] | None = None,
+    idempotency_keys: Sequence[str | None] | None = None,
+) -> Call[RowOutcome]:
+    """Record many refunds of one merchant, 1,000 at most. A row with other content comes back as LG301.
+
+    Raises BadArgument or BadAmount.
+    """
+    return _rows(
+        "add_refunds",
+        RowOutcome,
+        merchant_id=merchant_id,
+        refund_ids=list(refund_ids),
+        amounts_minor=list(amounts_minor),
+        currencies=list(currencies),
+        payment_refs=None if payment_refs is None else list(payment_refs),
+        gateways=None if gateways is None else list(gateways),
+        idempotency_keys=None if idempotency_keys is None else list(idempotency_keys),
+    )
+
+
+def claim_refund(merchant_id: str, refund_id: str, token: int) -> Call[Claim]:
+    """Take one refund for sending. Commit the claim before the gateway is called.
+
+    Raises BadArgument, RecoveryNeeded, TokenNotDrawn, TokenNotActive, StaleToken, NoSuchRefund, RefundFinished
+    or IllegalTransition.
+    """
+    return _rows("claim_refund", Claim, merchant_id=merchant_id, refund_id=refund_id, token=token)
+
+
+def claim_refunds(
+    merchant_id: str, token: int, max_rows: int, after_refund_id: str = "", reclaim: bool = False
+) -> Call[Claim]:
+    """Take a merchant's next refunds for sending, in the order of their ids, after a cursor.
+
+    A short or empty answer isn't the end of the work: rows that someone has locked are passed over.
+    Raises BadArgument, RecoveryNeeded, TokenNotDrawn, TokenNotActive or StaleToken.
+    """
+    return _rows(
+        "claim_refunds",
+        Claim,
+        merchant_id=merchant_id,
+        token=token,
+        max_rows=max_rows,
+        after_refund_id=after_refund_id,
+        reclaim=reclaim,
+    )
+
+
+def confirm_refund(
+    merchant_id: str,
+    refund_id: str,
+    token: int,
+    gateway_ref: str,
+    evidence: Mapping[str, Any] | None = None,
+) -> Call[Move]:
+    """Record that the gateway sent a refund. Evidence that names another amount or currency leads to review.
+
+    Raises BadArgument, RecoveryNeeded, TokenNotDrawn, TokenNotActive, StaleToken, NoSuchRefund,
+    GatewayRefConflict, RefundFinished or NotClaimed.
+    """
+    return _rows(
+        "confirm_refund",
+        Move,
+        merchant_id=merchant_id,
+        refund_id=refund_id,
+        token=token,
+        gateway_ref=gateway_ref,
+        evidence=_json(evidence),
+    )
+
+
+def confirm_refunds(
+    merchant_id: str, token: int, refund_ids: Sequence[str], gateway_refs: Sequence[str]
+) -> Call[RowOutcome]:
+    """Record many refunds of one merchant as sent, 1,000 at most. A row that can't be comes back as its code.
+
+    Raises BadArgument, RecoveryNeeded, TokenNotDrawn, TokenNotActive or StaleToken.
+    """
+    return _rows(
+        "confirm_refunds",
+        RowOutcome,
+        merchant_id=merchant_id,
+        token=token,
+        refund_ids=list(refund_ids),
+        gateway_refs=list(gateway_refs),
+    )
+
+
+def fail_refund(
+    merchant_id: str,
+    refund_id: str,
+    token: int,
+    reason: str,
+    evidence: Mapping[str, Any] | None = None,
+) -> Call[Move]:
+    """Record that the gateway refused a refund for good, and remembers it under the refund's key.
+
+    Raises what confirm_refund raises, except GatewayRefConflict.
+    """
+    return _rows(
+        "fail_refund",
+        Move,
+        merchant_id=merchant_id,
+        refund_id=refund_id,
+        token=token,
+        reason=reason,
+        evidence=_json(evidence),
+    )
+
+
+def release_refund(
+    merchant_id: str,
+    refund_id: str,
+    token: int,
+    reason: str,
+    evidence: Mapping[str, Any] | None = None,
+) -> Call[Move]:
+    """Give a claimed refund back, proven not sent. One that may have been sent before becomes unknown.
+
+    Raises what confirm_refund raises, except GatewayRefConflict.
+    """
+    return _rows(
+        "release_refund",
+        Move,
+        merchant_id=merchant_id,
+        refund_id=refund_id,
+        token=token,
+        reason=reason,
+        evidence=_json(evidence),
+    )
+
+
+def mark_unknown(
+    merchant_id: str,
+    refund_id: str,
+    token: int,
+    reason: str,
+    evidence: Mapping[str, Any] | None = None,
+) -> Call[Move]:
+    """Record that the outcome at the gateway isn't known; the next claim is told so.
+
+    Raises what confirm_refund raises, except GatewayRefConflict.
+    """
+    return _rows(
+        "mark_unknown",
+        Move,
+        merchant_id=merchant_id,
+        refund_id=refund_id,
+        token=token,
+        reason=reason,
+        evidence=_json(evidence),
+    )
+
+
+def accept_refund(
+    merchant_id: str,
+    refund_id: str,
+    token: int,
+    gateway_ref: str,
+    evidence: Mapping[str, Any] | None = None,
+) -> Call[Move]:
+    """Record that the gateway has a refund and will give its final word later.
+
+    Raises what confirm_refund raises.
+    """
+    return _rows(
+        "accept_refund",
+        Move,
+        merchant_id=merchant_id,
+        refund_id=refund_id,
+        token=token,
+        gateway_ref=gateway_ref,
+        evidence=_json(evidence),
+    )
+
+
+def record_refusal(code: str, message: str, detail: Mapping[str, Any]) -> Call[int]:
+    """Keep a record of a refusal, on another connection than the one it happened on.
+
+    Raises BadArgument.
+    """
+    return _scalar("record_refusal", code=code, message=message, detail=_json(detail))
+
+
+def verify(merchant_id: str | None = None) -> Call[Finding]:
+    """Compare everything that is written down twice; no finding means that nothing is wrong."""
+    return _rows("verify", Finding, merchant_id=merchant_id)
+
+
+def recover_failover(
+    nothing_lost: bool = False, actor: str | None = None, reason: str | None = None
+) -> Call[str]:
+    """Let work go on after a promotion or a restore.
+
+    Returns `nothing_to_do`, `acknowledged` or `recovered`. Raises BadArgument.
+    """
+    return _scalar("recover_failover", nothing_lost=nothing_lost, actor=actor, reason=reason)

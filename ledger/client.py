@@ -1,0 +1,216 @@
+"""Sends the calls on the caller's connection and turns refusals into exceptions. The only I/O of the client.
+
+`Ledger` and `AsyncLedger` never commit: the transaction is the caller's. Over a pool there is no such transaction,
+so each call is one of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+import psycopg
+
+from ledger import calls
+from ledger.calls import Call
+from ledger.errors import Refused, from_exception
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger("ledger.client")
+
+
+class Pool(Protocol):
+    """What is needed of a psycopg_pool.ConnectionPool."""
+
+    def connection(self) -> AbstractContextManager[psycopg.Connection[Any]]:
+        """A connection for the length of a block, which commits it."""
+        ...
+
+
+class AsyncPool(Protocol):
+    """What is needed of a psycopg_pool.AsyncConnectionPool."""
+
+    def connection(self) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
+        """A connection for the length of a block, which commits it."""
+        ...
+
+
+Source = psycopg.Connection[Any] | Pool
+AsyncSource = psycopg.AsyncConnection[Any] | AsyncPool
+
+
+def _one(build: Callable[P, Call[T]]) -> Callable[Concatenate[Ledger, P], T]:
+    @functools.wraps(build)
+    def method(self: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.send(build(*args, **kwargs))[0]
+
+    return method
+
+
+def _many(build: Callable[P, Call[T]]) -> Callable[Concatenate[Ledger, P], list[T]]:
+    @functools.wraps(build)
+    def method(self: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        return self.send(build(*args, **kwargs))
+
+    return method
+
+
+def _one_async(build: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncLedger, P], Awaitable[T]]:
+    @functools.wraps(build)
+    async def method(self: AsyncLedger, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return (await self.send(build(*args, **kwargs)))[0]
+
+    return method
+
+
+def _many_async(build: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncLedger, P], Awaitable[list[T]]]:
+    @functools.wraps(build)
+    async def method(self: AsyncLedger, /, *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        return await self.send(build(*args, **kwargs))
+
+    return method
+
+
+class Ledger:
+    """The ledger over a psycopg connection or pool.
+
+    A refusal aborts its transaction, and its record with it. Given `refusals`, a pool or a second connection in
+    autocommit, the refusal is recorded there; without, only the server's log and counter keep it.
+    """
+
+    def __init__(self, connection: Source, *, refusals: Source | None = None) -> None:
+        self.connection = connection
+        self.refusals = refusals
+
+    def send(self, call: Call[T]) -> list[T]:
+        """Send a call and return its rows. Raises the ledger's own errors, and psycopg's others as they are."""
+        try:
+            with _borrow(self.connection) as connection, connection.cursor(row_factory=call.row) as cursor:
+                return cursor.execute(call.statement, call.arguments).fetchall()
+        except psycopg.Error as error:
+            refusal = from_exception(error)
+            if refusal is None:
+                raise
+            if isinstance(refusal, Refused):
+                self._record(refusal)
+            raise refusal from error
+
+    def _record(self, refusal: Refused) -> None:
+        if self.refusals is None:
+            _say_once_that_refusals_are_not_recorded()
+            return
+        call = calls.record_refusal(refusal.code, refusal.message, refusal.detail)
+        try:
+            with _borrow(self.refusals) as connection:
+                connection.execute(call.statement, call.arguments)
+        except psycopg.Error as error:
+            log.warning("refusal_not_recorded", extra={"code": refusal.code, "sqlstate": error.sqlstate})
+
+    draw_token = _one(calls.draw_token)
+    activate_token = _one(calls.activate_token)
+    get_kind = _one(calls.get_kind)
+    set_kind = _one(calls.set_kind)
+    lock_job = _one(calls.lock_job)
+    hold_job = _one(calls.hold_job)
+    free_job = _one(calls.free_job)
+    add_refund = _one(calls.add_refund)
+    add_refunds = _many(calls.add_refunds)
+    claim_refund = _one(calls.claim_refund)
+    claim_refunds = _many(calls.claim_refunds)
+    confirm_refund = _one(calls.confirm_refund)
+    confirm_refunds = _many(calls.confirm_refunds)
+    fail_refund = _one(calls.fail_refund)
+    release_refund = _one(calls.release_refund)
+    mark_unknown = _one(calls.mark_unknown)
+    accept_refund = _one(calls.accept_refund)
+    record_refusal = _one(calls.record_refusal)
+    verify = _many(calls.verify)
+    recover_failover = _one(calls.recover_failover)
+
+
+class AsyncLedger:
+    """The same over an async connection or pool."""
+
+    def __init__(self, connection: AsyncSource, *, refusals: AsyncSource | None = None) -> None:
+        self.connection = connection
+        self.refusals = refusals
+
+    async def send(self, call: Call[T]) -> list[T]:
+        """Send a call and return its rows. Raises the ledger's own errors, and psycopg's others as they are."""
+        try:
+            async with (
+                _borrow_async(self.connection) as connection,
+                connection.cursor(row_factory=cast("Any", call.row)) as cursor,
+            ):
+                await cursor.execute(call.statement, call.arguments)
+                return cast("list[T]", await cursor.fetchall())
+        except psycopg.Error as error:
+            refusal = from_exception(error)
+            if refusal is None:
+                raise
+            if isinstance(refusal, Refused):
+                await self._record(refusal)
+            raise refusal from error
+
+    async def _record(self, refusal: Refused) -> None:
+        if self.refusals is None:
+            _say_once_that_refusals_are_not_recorded()
+            return
+        call = calls.record_refusal(refusal.code, refusal.message, refusal.detail)
+        try:
+            async with _borrow_async(self.refusals) as connection:
+                await connection.execute(call.statement, call.arguments)
+        except psycopg.Error as error:
+            log.warning("refusal_not_recorded", extra={"code": refusal.code, "sqlstate": error.sqlstate})
+
+    draw_token = _one_async(calls.draw_token)
+    activate_token = _one_async(calls.activate_token)
+    get_kind = _one_async(calls.get_kind)
+    set_kind = _one_async(calls.set_kind)
+    lock_job = _one_async(calls.lock_job)
+    hold_job = _one_async(calls.hold_job)
+    free_job = _one_async(calls.free_job)
+    add_refund = _one_async(calls.add_refund)
+    add_refunds = _many_async(calls.add_refunds)
+    claim_refund = _one_async(calls.claim_refund)
+    claim_refunds = _many_async(calls.claim_refunds)
+    confirm_refund = _one_async(calls.confirm_refund)
+    confirm_refunds = _many_async(calls.confirm_refunds)
+    fail_refund = _one_async(calls.fail_refund)
+    release_refund = _one_async(calls.release_refund)
+    mark_unknown = _one_async(calls.mark_unknown)
+    accept_refund = _one_async(calls.accept_refund)
+    record_refusal = _one_async(calls.record_refusal)
+    verify = _many_async(calls.verify)
+    recover_failover = _one_async(calls.recover_failover)
+
+
+@contextmanager
+def _borrow(source: Source) -> Iterator[psycopg.Connection[Any]]:
+    if isinstance(source, psycopg.Connection):
+        yield source
+    else:
+        with source.connection() as connection:
+            yield connection
+
+
+@asynccontextmanager
+async def _borrow_async(source: AsyncSource) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    if isinstance(source, psycopg.AsyncConnection):
+        yield source
+    else:
+        async with source.connection() as connection:
+            yield connection
+
+
+@functools.cache
+def _say_once_that_refusals_are_not_recorded() -> None:
+    log.warning(
+        "refusals_not_recorded: a refusal's record is rolled back with its transaction; "
+        "give Ledger(..., refusals=pool) to keep it in the table ledger.refusal"
+    )
