@@ -6,7 +6,8 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -42,7 +43,7 @@ class Failed(Exception):
 class Behaviour:
     """How the gateway behaves towards everyone.
 
-    latency      seconds that every refund request and look-up takes before anything is done
+    latency      seconds until the reply to a refund request or a look-up; the work comes first and counts
     keys         False: no idempotency keys, every request moves money
     key_window   seconds after its first request until a key is forgotten; None: never
     check_token  refuse a request whose token is lower than one seen before under its key
@@ -111,29 +112,29 @@ class Engine:
 
     def refund(self, key: str, order: Order, token: int) -> Sent | Accepted | Declined:
         """Carry out one refund request. Raises Rejected, Dropped, Failed or SandboxError."""
-        slot = self._slot(key)
-        fault = self._arrived(slot, token)
-        self._travel()
-        if fault is Fault.HOLD:
-            self._hold(slot)
-        if fault is Fault.ERROR:
-            raise Failed("a 500, as planned; nothing was changed")
-        with slot.lock:
-            answer = self._carry_out(slot, key, order, token, fault)
-        if fault is Fault.DROP_REPLY:
-            raise Dropped
-        return answer
+        with self._reply_after_latency():
+            slot = self._slot(key)
+            fault = self._arrived(slot, token)
+            if fault is Fault.HOLD:
+                self._hold(slot)
+            if fault is Fault.ERROR:
+                raise Failed("a 500, as planned; nothing was changed")
+            with slot.lock:
+                answer = self._carry_out(slot, key, order, token, fault)
+            if fault is Fault.DROP_REPLY:
+                raise Dropped
+            return answer
 
     def find(self, key: str) -> Sent | Accepted | Declined | Nothing:
         """What there is under a key. Without idempotency keys: the last request under that reference."""
-        slot = self._slot(key)
-        with self._change:
-            self._finds += 1
-            slot.finds += 1
-        self._travel()
-        with slot.lock:
-            entry = self._known(slot) if self.behaviour.keys else _last(slot.entries)
-        return Nothing() if entry is None else _answer(entry)
+        with self._reply_after_latency():
+            slot = self._slot(key)
+            with self._change:
+                self._finds += 1
+                slot.finds += 1
+            with slot.lock:
+                entry = self._known(slot) if self.behaviour.keys else _last(slot.entries)
+            return Nothing() if entry is None else _answer(entry)
 
     def movements(self) -> list[Movement]:
         """All movements of money, in the order they happened."""
@@ -190,12 +191,25 @@ class Engine:
             return Calls(len(slot.tokens), slot.finds, tuple(slot.tokens))
 
     def stop(self) -> None:
-        """Drop every request that is held or on its way; those being carried out are finished."""
+        """Drop what is held, what waits for its latency and what comes now; finish what is carried out."""
         self._stopping.set()
         with self._change:
             self._change.notify_all()
 
     # One request, step by step.
+
+    @contextmanager
+    def _reply_after_latency(self) -> Iterator[None]:
+        # The wait comes after the work and counts it, so that a call takes the latency and no more.
+        due = time.monotonic() + self.behaviour.latency
+        if self._stopping.is_set():
+            raise Dropped
+        try:
+            yield
+        finally:
+            left = due - time.monotonic()
+            if left > 0 and self._stopping.wait(left):
+                raise Dropped
 
     def _arrived(self, slot: _Slot, token: int) -> Fault | None:
         with self._change:
@@ -208,12 +222,6 @@ class Engine:
             if plan.times == 0:
                 del slot.plans[0]
             return plan.fault
-
-    def _travel(self) -> None:
-        if self.behaviour.latency:
-            self._stopping.wait(self.behaviour.latency)
-        if self._stopping.is_set():
-            raise Dropped
 
     def _hold(self, slot: _Slot) -> None:
         ticket = object()
