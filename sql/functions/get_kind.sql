@@ -6,22 +6,8 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    limits ledger.kind_limits;
 begin
-    select k.kind, k.lock, k.mode, k.lease_ttl, k.idle_limit, k.lock_limit, k.transaction_limit,
-        k.max_attempts, k.key_window, true
-    into limits
-    from ledger.kind as k
-    where k.kind = get_kind.kind;
-
-    if not found then
-        limits := row(
-            get_kind.kind, 'redis', 'enforce', interval '30 seconds', interval '10 seconds', interval '5 seconds',
-            null, 5, interval '23 hours', false
-        )::ledger.kind_limits;
-    end if;
-    return limits;
+    return ledger.kind_or_defaults(kind);
 end;
 $$;
 

@@ -9,12 +9,12 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    limits ledger.kind_limits := ledger.get_kind(name);
+    limits ledger.kind_limits := ledger.kind_or_defaults(name);
 begin
     if not limits.known and pg_try_advisory_xact_lock(hashtextextended(name, 2)) then
         insert into ledger.kind (kind, lock) values (name, ensure_kind.lock)
         on conflict do nothing;
-        limits := ledger.get_kind(name);
+        limits := ledger.kind_or_defaults(name);
     end if;
     return limits;
 end;
