@@ -13,7 +13,7 @@ from typing import Any, Generic, LiteralString, TypeVar, cast
 from psycopg.rows import RowFactory, class_row, scalar_row
 from psycopg.types.json import Jsonb
 
-from ledger.records import Added, Claim, Finding, Kind, Move, RowOutcome
+from ledger.records import Added, Claim, Finding, Kind, Move, OpenCount, RowOutcome
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ def _scalar(name: LiteralString, **arguments: Any) -> Call[Any]:
 def _rows(name: LiteralString, record: type[T], **arguments: Any) -> Call[T]:
     # Columns are named, never *: a column that is added later must not break an older worker.
     columns = ", ".join(f'"{field.name}"' for field in fields(cast("Any", record)))
-    statement = f"select {columns} from ledger.{name}({_named(arguments)})"  # noqa: S608: only names from this file
+    statement = f"select {columns} from ledger.{name}({_named(arguments)})"  # noqa: S608 -- only names from this file
     return Call(name, statement, arguments, class_row(record))
 
 
@@ -377,6 +377,11 @@ def record_refusal(code: str, message: str, detail: Mapping[str, Any]) -> Call[i
     Raises BadArgument.
     """
     return _scalar("record_refusal", code=code, message=message, detail=_json(detail))
+
+
+def count_open(merchant_id: str, token: int | None = None) -> Call[OpenCount]:
+    """A merchant's open refunds by state, and whether a claim under `token` could take them."""
+    return _rows("count_open", OpenCount, merchant_id=merchant_id, token=token)
 
 
 def verify(merchant_id: str | None = None) -> Call[Finding]:

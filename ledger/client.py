@@ -129,6 +129,7 @@ class Ledger:
     mark_unknown = _one(calls.mark_unknown)
     accept_refund = _one(calls.accept_refund)
     record_refusal = _one(calls.record_refusal)
+    count_open = _many(calls.count_open)
     verify = _many(calls.verify)
     recover_failover = _one(calls.recover_failover)
 
@@ -186,6 +187,7 @@ class AsyncLedger:
     mark_unknown = _one_async(calls.mark_unknown)
     accept_refund = _one_async(calls.accept_refund)
     record_refusal = _one_async(calls.record_refusal)
+    count_open = _many_async(calls.count_open)
     verify = _many_async(calls.verify)
     recover_failover = _one_async(calls.recover_failover)
 

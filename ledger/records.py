@@ -96,6 +96,15 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenCount:
+    """How many of a merchant's refunds are open in one state, and whether the token could claim them."""
+
+    state: str
+    is_claimable: bool
+    refunds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Something `verify` found wrong."""
 

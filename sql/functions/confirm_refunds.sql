@@ -7,7 +7,7 @@
 --   LG304 BadArgument     an array or an element is null or empty, the arrays are unequal or longer than 1,000
 --   LG106 RecoveryNeeded  the server was promoted or restored
 --   LG102, LG105, LG101   the token isn't the active one, and some row isn't recorded under it yet; DETAIL lists
---                         those that are
+--                         those that are, and the references of those that aren't, so that they aren't lost
 
 create or replace function ledger.confirm_refunds(
     merchant_id text,
@@ -40,6 +40,7 @@ declare
     decisions text[];
     outcomes ledger.row_outcome[];
     recorded jsonb;
+    unrecorded jsonb;
 begin
     perform ledger.check_arrays(call, cardinality(refund_ids), cardinality(gateway_refs));
     if coalesce(merchant_id, '') = '' then
@@ -78,8 +79,10 @@ begin
                 case when d.decision in ('confirmed', 'already_confirmed') then d.ref else d.gateway_ref end
             )::ledger.row_outcome order by d.position
         ),
-        jsonb_agg(d.refund_id order by d.position) filter (where d.is_recorded)
-    into ids, refs, numbers, attempt_counts, marks, amounts, currencies, states, decisions, outcomes, recorded
+        jsonb_agg(d.refund_id order by d.position) filter (where d.is_recorded),
+        jsonb_object_agg(d.refund_id, d.ref) filter (where not d.is_recorded)
+    into ids, refs, numbers, attempt_counts, marks, amounts, currencies, states, decisions, outcomes,
+        recorded, unrecorded
     from (
         select
             q.*,
@@ -114,7 +117,7 @@ begin
     if gate.verdict is not null then
         if coalesce(jsonb_array_length(recorded), 0) < cardinality(refund_ids) or cardinality(refund_ids) = 0 then
             perform ledger.refuse_token(
-                call || jsonb_build_object('recorded', coalesce(recorded, '[]')),
+                call || jsonb_build_object('recorded', coalesce(recorded, '[]'), 'unrecorded', coalesce(unrecorded, '{}')),
                 'settle:' || merchant_id, token, gate
             );
         end if;

@@ -4,7 +4,7 @@
 -- The same refusal, by its number, is recorded once.
 --
 -- Refuses, first match wins:
---   LG304 BadArgument   the code isn't one of ours, or the detail isn't an object of at most 64 KiB
+--   LG304 BadArgument   the code isn't one of ours, or the detail isn't an object of at most 1 MiB
 
 create or replace function ledger.record_refusal(code text, message text, detail jsonb)
 returns bigint
@@ -20,10 +20,9 @@ begin
     if coalesce(code !~ '^LG[1-3][0-9]{2}$', true) then
         perform ledger.refuse_argument(call, 'code is a SQLSTATE of the ledger, like LG101');
     end if;
-    if detail is null then
-        perform ledger.refuse_argument(call, 'detail is a JSON object');
+    if coalesce(jsonb_typeof(detail) <> 'object' or octet_length(detail::text) > 1048576, true) then
+        perform ledger.refuse_argument(call, 'detail is a JSON object of at most 1 MiB');
     end if;
-    perform ledger.check_evidence(call, detail);
 
     insert into ledger.refusal (
         number, code, reason, function, kind, resource, merchant_id, refund_id,

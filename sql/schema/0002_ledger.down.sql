@@ -49,7 +49,9 @@ $$;
 set local role ledger_owner;
 
 drop view ledger.history, ledger.balance, ledger.refund_from_journal;
-drop type ledger.gate_pass, ledger.claim, ledger.move, ledger.row_outcome, ledger.added, ledger.finding, ledger.kind_limits;
+drop type
+    ledger.gate_pass, ledger.claim, ledger.move, ledger.row_outcome, ledger.added, ledger.open_count, ledger.finding,
+    ledger.kind_limits;
 drop table
     ledger.refusal, ledger.event, ledger.journal, ledger.refund, ledger.draw, ledger.fence, ledger.kind,
     ledger.server, ledger.transition, ledger.currency;

@@ -431,6 +431,13 @@ create type ledger.added as (
 );
 comment on type ledger.added is 'What adding a refund returns. outcome: added, or already when the same refund was there.';
 
+create type ledger.open_count as (
+    state text,
+    is_claimable boolean,
+    refunds bigint
+);
+comment on type ledger.open_count is 'How many of a merchant''s refunds are open in one state, and whether a token could claim them.';
+
 create type ledger.finding as (
     "check" text,
     merchant_id text,

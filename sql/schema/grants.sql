@@ -33,6 +33,7 @@ grant execute on function
 to ledger_operator;
 
 grant execute on function
+    ledger.count_open(text, bigint),
     ledger.verify(text)
 to ledger_worker, ledger_operator, ledger_reader;
 
