@@ -13,6 +13,7 @@ from pytest_postgresql import factories
 from pytest_postgresql.executors import NoopExecutor
 
 from ledger import dev
+from ledger.client import Ledger
 
 EMPTY = "ledger_empty"
 SETTINGS = {"plpgsql.extra_errors": "all", "deadlock_timeout": "200ms"}
@@ -161,3 +162,21 @@ def rival(connect: Connect) -> psycopg.Connection[Any]:
 def admin(connect: Connect, admin_dsn: str) -> psycopg.Connection[Any]:
     """The superuser's connection, to look and to break things."""
     return connect(admin_dsn)
+
+
+@pytest.fixture
+def ledger(connection: psycopg.Connection[Any]) -> Ledger:
+    """A worker's ledger."""
+    return Ledger(connection)
+
+
+@pytest.fixture
+def rivals(rival: psycopg.Connection[Any]) -> Ledger:
+    """Another worker's ledger."""
+    return Ledger(rival)
+
+
+@pytest.fixture
+def operators(connect: Connect, operator_dsn: str) -> Ledger:
+    """An operator's ledger."""
+    return Ledger(connect(operator_dsn))
