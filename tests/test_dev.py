@@ -172,6 +172,16 @@ def test_a_folder_that_is_not_ours_is_refused_untouched(place: Path, content: st
     assert place.stat().st_mode & 0o777 == 0o750
 
 
+def test_a_file_in_the_folders_place_is_refused(place: Path) -> None:
+    place.parent.mkdir()
+    place.write_text("money")
+
+    with pytest.raises(dev.DevError, match="can't be used"):
+        dev.up(place)
+
+    assert place.read_text() == "money"
+
+
 def test_a_folder_without_servers_is_said_to_be_one(place: Path) -> None:
     with pytest.raises(dev.DevError, match="ledger dev up"):
         dev.down(place)

@@ -31,13 +31,13 @@ UNSAFE = {"fsync": "off", "full_page_writes": "off"}
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the folder remembers of its servers. Paths are absolute, and empty until they are known."""
+    """What the folder remembers of its servers. Paths are absolute; those of programs come last."""
 
     pg: str
+    home: str
+    sockets: str
     pg_bin: str = ""
     redis_program: str = ""
-    home: str = ""
-    sockets: str = ""
     port: int = POSTGRES_PORT
     redis_port: int | None = None
     password: str | None = None
@@ -115,17 +115,16 @@ class Servers:
         Raises DevError when the folder isn't ours, holds another version, or a server doesn't start.
         """
         folder = Path(folder).expanduser().absolute()
-        plan = Note.read(folder) or _plan(pg, tcp=tcp)
-        programs = binaries.postgres_initdb(plan.pg), binaries.redis_server(redis)
-        folder.mkdir(parents=True, exist_ok=True)
+        programs = binaries.postgres_initdb(pg), binaries.redis_server(redis)
         with _alone(folder):
-            note = Note.read(folder) or plan
+            note = Note.read(folder) or _settle_in(folder, pg, tcp=tcp)
             if note.pg != pg:
                 raise DevError(
                     f"{folder} holds a PostgreSQL {note.pg}, and {pg} was asked for. Nothing was changed. "
                     "Choose another folder, or leave the version as it is."
                 )
-            if note.home and (servers := cls(folder, note)).running:
+            servers = cls(folder, note)
+            if servers.running:
                 return servers
             servers = cls(folder, _furnish(folder, note, *programs))
             servers._launch({**({} if fsync else UNSAFE), **(settings or {})})
@@ -227,8 +226,12 @@ class Servers:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two starts in one folder take turns."""
-    handle = os.open(folder, os.O_RDONLY)
+    """Two starts in one folder, made where missing, take turns."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise DevError(f"{folder} can't be used: {error.strerror}. Choose another folder.") from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -236,31 +239,38 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _plan(pg: str, *, tcp: bool) -> Note:
-    if not tcp:
-        return Note(pg)
-    port, redis_port = _free_ports()
-    return Note(pg, port=port, redis_port=redis_port, password=secrets.token_hex(16))
+def _settle_in(folder: Path, pg: str, *, tcp: bool) -> Note:
+    """Decide on the places of new servers, and remember them before anything is put there."""
+    account = server_account()
+    note = Note(pg, home=str(_choose_home(folder, account)), sockets=str(_make_sockets(account)))
+    if tcp:
+        port, redis_port = _free_ports()
+        note = replace(note, port=port, redis_port=redis_port, password=secrets.token_hex(16))
+    note.write(folder)
+    return note
 
 
 def _furnish(folder: Path, note: Note, initdb: Path, redis_program: Path) -> Note:
     """Make whatever the servers need and isn't there; a new venv or a reboot may have taken some away."""
     account = server_account()
-    home = Path(note.home) if note.home else _choose_home(folder, account)
-    note = replace(note, home=str(home))
-    note.write(folder)
+    home = Path(note.home)
     home.mkdir(mode=0o700, exist_ok=True)
     account.own(home)
-    initdb = binaries.within_reach(initdb, home / "programs", account)
-    redis_program = binaries.within_reach(redis_program, home / "programs", account)
-    sockets = Path(note.sockets) if note.sockets else None
-    if sockets is None or not sockets.is_dir():
-        # A socket's path has to fit into about 100 bytes, however deep the servers' folder lies.
-        sockets = Path(tempfile.mkdtemp(prefix="ledger-", dir="/tmp"))
-        account.own(sockets)
-    note = replace(note, pg_bin=str(initdb.parent), redis_program=str(redis_program), sockets=str(sockets))
+    note = replace(
+        note,
+        pg_bin=str(binaries.within_reach(initdb, home / "programs", account).parent),
+        redis_program=str(binaries.within_reach(redis_program, home / "programs", account)),
+        sockets=note.sockets if Path(note.sockets).is_dir() else str(_make_sockets(account)),
+    )
     note.write(folder)
     return note
+
+
+def _make_sockets(account: Account) -> Path:
+    # A socket's path has to fit into about 100 bytes, however deep the servers' folder lies.
+    sockets = Path(tempfile.mkdtemp(prefix="ledger-", dir="/tmp"))
+    account.own(sockets)
+    return sockets
 
 
 def _choose_home(folder: Path, account: Account) -> Path:
