@@ -48,4 +48,5 @@ end;
 $$;
 
 comment on function ledger.accept_refund(text, text, bigint, text, jsonb) is
-    'Record that the gateway has a refund, final word later. Refuses: LG304, LG106, LG102, LG105, LG101, LG201, LG303, LG202, LG203.';
+    'Record that the gateway has a refund, final word later. '
+    'Refuses: LG304, LG106, LG102, LG105, LG101, LG201, LG303, LG202, LG203.';

@@ -102,4 +102,5 @@ end;
 $$;
 
 comment on function ledger.claim_refund(text, text, bigint) is
-    'Take one refund for sending, under the active token. Refuses: LG304, LG106, LG102, LG105, LG101, LG201, LG202, LG204.';
+    'Take one refund for sending, under the active token. '
+    'Refuses: LG304, LG106, LG102, LG105, LG101, LG201, LG202, LG204.';

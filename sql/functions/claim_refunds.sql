@@ -75,7 +75,8 @@ begin
     from (
         select
             c.*,
-            case when c.decision in ('attempts_used_up', 'key_window_over') then 'review' else 'sending' end as to_state,
+            case when c.decision in ('attempts_used_up', 'key_window_over') then 'review' else 'sending' end
+                as to_state,
             c.attempts + case when c.decision in ('claimed', 'taken_over') then 1 else 0 end as attempt,
             c.maybe_sent or c.decision in ('reclaimed', 'taken_over') as marked,
             case when c.decision = 'claimed' then now_at else c.first_claimed_at end as first_at
@@ -138,4 +139,5 @@ end;
 $$;
 
 comment on function ledger.claim_refunds(text, bigint, integer, text, boolean) is
-    'Take a merchant''s next refunds for sending, in order, after a cursor. Refuses: LG304, LG106, LG102, LG105, LG101.';
+    'Take a merchant''s next refunds for sending, in order, after a cursor. '
+    'Refuses: LG304, LG106, LG102, LG105, LG101.';

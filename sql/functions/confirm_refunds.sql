@@ -75,7 +75,8 @@ begin
         array_agg(
             row(
                 d.position, d.refund_id, split_part(d.decision, ' ', 1), nullif(split_part(d.decision, ' ', 2), ''),
-                case when d.decision in ('confirmed', 'already_confirmed') then 'sent' else d.state end, d.amount_minor, d.currency,
+                case when d.decision in ('confirmed', 'already_confirmed') then 'sent' else d.state end,
+                d.amount_minor, d.currency,
                 case when d.decision in ('confirmed', 'already_confirmed') then d.ref else d.gateway_ref end
             )::ledger.row_outcome order by d.position
         ),
@@ -117,7 +118,9 @@ begin
     if gate.verdict is not null then
         if coalesce(jsonb_array_length(recorded), 0) < cardinality(refund_ids) or cardinality(refund_ids) = 0 then
             perform ledger.refuse_token(
-                call || jsonb_build_object('recorded', coalesce(recorded, '[]'), 'unrecorded', coalesce(unrecorded, '{}')),
+                call || jsonb_build_object(
+                    'recorded', coalesce(recorded, '[]'), 'unrecorded', coalesce(unrecorded, '{}')
+                ),
                 'settle:' || merchant_id, token, gate
             );
         end if;
@@ -154,4 +157,5 @@ end;
 $$;
 
 comment on function ledger.confirm_refunds(text, bigint, text[], text[]) is
-    'Record many refunds of one merchant as sent; a row that can''t be gets its code. Refuses: LG304, LG106, LG102, LG105, LG101.';
+    'Record many refunds of one merchant as sent; a row that can''t be gets its code. '
+    'Refuses: LG304, LG106, LG102, LG105, LG101.';

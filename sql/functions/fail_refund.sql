@@ -46,4 +46,5 @@ end;
 $$;
 
 comment on function ledger.fail_refund(text, text, bigint, text, jsonb) is
-    'Record that the gateway refused a refund for good. Refuses: LG304, LG106, LG102, LG105, LG101, LG201, LG202, LG203.';
+    'Record that the gateway refused a refund for good. '
+    'Refuses: LG304, LG106, LG102, LG105, LG101, LG201, LG202, LG203.';

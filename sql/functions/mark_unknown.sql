@@ -43,4 +43,5 @@ end;
 $$;
 
 comment on function ledger.mark_unknown(text, text, bigint, text, jsonb) is
-    'Record that the outcome at the gateway isn''t known. Refuses: LG304, LG106, LG102, LG105, LG101, LG201, LG202, LG203.';
+    'Record that the outcome at the gateway isn''t known. '
+    'Refuses: LG304, LG106, LG102, LG105, LG101, LG201, LG202, LG203.';

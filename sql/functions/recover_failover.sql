@@ -30,7 +30,9 @@ declare
     outcome text := case when nothing_lost then 'acknowledged' else 'recovered' end;
 begin
     if coalesce(btrim(who), '') = '' or coalesce(btrim(why), '') = '' then
-        perform ledger.refuse_argument(call, 'actor and reason are needed, as arguments or as ledger.actor and ledger.reason');
+        perform ledger.refuse_argument(
+            call, 'actor and reason are needed, as arguments or as ledger.actor and ledger.reason'
+        );
     end if;
 
     perform ledger.keep_commit();
@@ -47,7 +49,11 @@ begin
         perform setval('ledger.token_seq', lifted);
 
         delete from ledger.draw;
-        update ledger.fence as f set active = lifted, barrier = lifted, holder = 'recovery', activated_at = clock_timestamp();
+        update ledger.fence as f
+        set active = lifted,
+            barrier = lifted,
+            holder = 'recovery',
+            activated_at = clock_timestamp();
 
         insert into ledger.journal (
             merchant_id, refund_id, number, attempts, at, maybe_sent, from_state, to_state, actor, reason

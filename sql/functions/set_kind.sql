@@ -32,7 +32,9 @@ declare
     wanted ledger.kind_limits;
 begin
     if coalesce(btrim(who), '') = '' or coalesce(btrim(why), '') = '' then
-        perform ledger.refuse_argument(call, 'actor and reason are needed, as arguments or as ledger.actor and ledger.reason');
+        perform ledger.refuse_argument(
+            call, 'actor and reason are needed, as arguments or as ledger.actor and ledger.reason'
+        );
     end if;
     if coalesce(kind !~ '^[^[:cntrl:]:{}]{1,100}$', true) then
         perform ledger.refuse_argument(call, 'a kind is printable, without colon or braces, at most 100 characters');
@@ -60,7 +62,9 @@ begin
     then
         perform ledger.refuse_argument(call, 'limits are positive');
     end if;
-    if greatest(wanted.lease_ttl, wanted.idle_limit, wanted.lock_limit, wanted.transaction_limit) > interval '24 days' then
+    if greatest(wanted.lease_ttl, wanted.idle_limit, wanted.lock_limit, wanted.transaction_limit)
+        > interval '24 days'
+    then
         perform ledger.refuse_argument(call, 'lease, idle, lock and transaction limit are at most 24 days');
     end if;
     if wanted.idle_limit > wanted.lease_ttl then

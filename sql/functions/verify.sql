@@ -133,7 +133,8 @@ begin
                 values
                     (case when r.state in ('failed', 'cancelled', 'returned') then null else 'merchant_available' end,
                         -r.amount_minor),
-                    (case when r.settled_at is null then 'refund_reserved' when r.state = 'sent' then 'gateway_clearing' end,
+                    (case when r.settled_at is null then 'refund_reserved'
+                        when r.state = 'sent' then 'gateway_clearing' end,
                         r.amount_minor)
             ) as v (account, minor)
             where v.account is not null

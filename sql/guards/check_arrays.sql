@@ -10,7 +10,9 @@ begin
         perform ledger.refuse_argument(call, 'an array is null');
     end if;
     if sizes[1] <> all(sizes) then
-        perform ledger.refuse_argument(call, format('the arrays are of unequal length: %s', array_to_string(sizes, ', ')));
+        perform ledger.refuse_argument(
+            call, format('the arrays are of unequal length: %s', array_to_string(sizes, ', '))
+        );
     end if;
     if sizes[1] > 1000 then
         perform ledger.refuse_argument(call, format('%s rows are too many; at most 1000 a call', sizes[1]));

@@ -21,7 +21,9 @@ begin
         perform ledger.refuse_argument(call, problem);
     end if;
     if coalesce(amount_minor <= 0, true) then
-        perform ledger.refuse_amount(call, format('the amount %s is not positive', coalesce(amount_minor::text, 'null')));
+        perform ledger.refuse_amount(
+            call, format('the amount %s is not positive', coalesce(amount_minor::text, 'null'))
+        );
     end if;
     if not exists (select from ledger.currency as c where c.currency = check_refund.currency) then
         perform ledger.refuse_amount(call, format('the currency %s is not known', coalesce(currency, 'null')));

@@ -73,4 +73,5 @@ end;
 $$;
 
 comment on function ledger.lock_to_settle(jsonb, text[], boolean, boolean) is
-    'Guard. The refund locked for settling. Refuses by the guards of LG106, LG102, LG105, LG101, LG201, LG303, LG202, LG203.';
+    'Guard. The refund locked for settling. '
+    'Refuses by the guards of LG106, LG102, LG105, LG101, LG201, LG303, LG202, LG203.';

@@ -10,7 +10,8 @@ begin
         errcode = 'LG302',
         message = format('%s: %s; nothing was changed', ledger.refused_call(call), reason),
         detail = ledger.refusal_detail(call, jsonb_build_object('reason', reason)),
-        hint = 'Amounts are whole numbers of the minor unit, above zero; select * from ledger.currency lists the currencies.';
+        hint = 'Amounts are whole numbers of the minor unit, above zero; select * from ledger.currency lists the '
+            'currencies.';
 end;
 $$;
 

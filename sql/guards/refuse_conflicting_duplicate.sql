@@ -13,7 +13,8 @@ begin
             ledger.refused_call(call), facts ->> 'same', facts ->> 'differs'
         ),
         detail = ledger.refusal_detail(call, facts),
-        hint = 'Stop and look which of the two is right. A recorded refund keeps its content; another one needs an id and a key of its own.';
+        hint = 'Stop and look which of the two is right. A recorded refund keeps its content; another one needs an id '
+            'and a key of its own.';
 end;
 $$;
 

@@ -9,7 +9,8 @@ begin
     raise exception using
         errcode = 'LG106',
         message = format(
-            '%s: this server was promoted or restored, and tokens handed out before are unknown here; nothing was changed',
+            '%s: this server was promoted or restored, and tokens handed out before are unknown here; nothing was '
+            'changed',
             ledger.refused_call(call)
         ),
         detail = ledger.refusal_detail(call, facts),

@@ -29,7 +29,9 @@ begin
             ledger.refused_call(call), refund.state,
             coalesce((select string_agg(m ->> 'to', ', ') from jsonb_array_elements(legal) as m), 'none')
         ),
-        detail = ledger.refusal_detail(call, jsonb_build_object('state', refund.state, 'row_token', refund.fence, 'legal', legal)),
+        detail = ledger.refusal_detail(
+            call, jsonb_build_object('state', refund.state, 'row_token', refund.fence, 'legal', legal)
+        ),
         hint = case
             when refund.state = 'unknown'
                 then 'This token recorded the outcome as unknown. Draw and activate a new token, then claim it again.'

@@ -23,9 +23,12 @@ begin
                 ledger.refused_call(call), refund.state, refund.fence, call ->> 'token'
             )
         end,
-        detail = ledger.refusal_detail(call, jsonb_build_object('reason', reason, 'state', refund.state, 'row_token', refund.fence)),
+        detail = ledger.refusal_detail(
+            call, jsonb_build_object('reason', reason, 'state', refund.state, 'row_token', refund.fence)
+        ),
         hint = case reason
-            when 'claim_not_committed' then 'Commit the claim, call the gateway, then confirm in a transaction of its own.'
+            when 'claim_not_committed'
+                then 'Commit the claim, call the gateway, then confirm in a transaction of its own.'
             else 'Skip this refund, or claim it first with ledger.claim_refund(...).'
         end;
 end;

@@ -13,7 +13,8 @@ begin
             ledger.refused_call(call), coalesce(call ->> 'token', 'null')
         ),
         detail = ledger.refusal_detail(call, facts),
-        hint = 'Draw one with ledger.draw_token(resource) and activate it. A token of a transaction that rolled back was never drawn.';
+        hint = 'Draw one with ledger.draw_token(resource) and activate it. A token of a transaction that rolled back '
+            'was never drawn.';
 end;
 $$;
 

@@ -17,7 +17,8 @@ comment on schema ledger is
 create sequence ledger.token_seq as bigint cache 1 no cycle;
 
 comment on sequence ledger.token_seq is
-    'The one source of tokens. CACHE 1: a cached block would hand numbers out of order. No rollback gives one out twice.';
+    'The one source of tokens. CACHE 1: a cached block would hand numbers out of order. No rollback gives one out '
+    'twice.';
 
 create sequence ledger.refusal_seq as bigint cache 1 no cycle;
 
@@ -50,11 +51,13 @@ create table ledger.transition (
     constraint money_moves_between_two_accounts check ((debit is null) = (credit is null))
 );
 
-comment on table ledger.transition is 'The legal moves of a refund: the one list that the guards, the docs and the tests read.';
+comment on table ledger.transition is
+    'The legal moves of a refund: the one list that the guards, the docs and the tests read.';
 comment on column ledger.transition.from_state is 'The state before; null for a refund that is being added.';
 comment on column ledger.transition.to_state is 'The state after.';
 comment on column ledger.transition.on_claim is 'A claim may make this move, under the active token.';
-comment on column ledger.transition.own_token is 'The holder that claimed the refund may make it, while its token is active.';
+comment on column ledger.transition.own_token is
+    'The holder that claimed the refund may make it, while its token is active.';
 comment on column ledger.transition.active_token is 'Any holder of the active token may make it.';
 comment on column ledger.transition.person is 'A person or a webhook may make it, with actor, reason and evidence.';
 comment on column ledger.transition.debit is 'The account the money leaves; null where none moves.';
@@ -74,7 +77,8 @@ comment on table ledger.server is
 comment on column ledger.server.single is 'Always true: there is one row.';
 comment on column ledger.server.system_identifier is 'The cluster''s identifier: a dump restored elsewhere shows here.';
 comment on column ledger.server.timeline is 'The timeline, as the names of WAL files spell it.';
-comment on column ledger.server.started_at is 'When the server started; only when this differs is the identifier looked at.';
+comment on column ledger.server.started_at is
+    'When the server started; only when this differs is the identifier looked at.';
 
 
 create table ledger.kind (
@@ -105,9 +109,11 @@ comment on column ledger.kind.kind is 'The kind: settle in settle:m_4471.';
 comment on column ledger.kind.lock is 'Where the leases of this kind live: redis or advisory.';
 comment on column ledger.kind.mode is 'How protected tables of this kind are checked. Refund functions always enforce.';
 comment on column ledger.kind.lease_ttl is 'How long a lease lasts without renewal.';
-comment on column ledger.kind.idle_limit is 'How long a client may be silent inside a transaction that wrote under a token.';
+comment on column ledger.kind.idle_limit is
+    'How long a client may be silent inside a transaction that wrote under a token.';
 comment on column ledger.kind.lock_limit is 'How long a call waits at the gate or for a lock.';
-comment on column ledger.kind.transaction_limit is 'How long such a transaction may last at all (PostgreSQL 17+); null: no limit.';
+comment on column ledger.kind.transaction_limit is
+    'How long such a transaction may last at all (PostgreSQL 17+); null: no limit.';
 comment on column ledger.kind.max_attempts is 'Claims of one refund before it goes to review.';
 comment on column ledger.kind.key_window is 'How long the gateway surely remembers an idempotency key.';
 
@@ -132,11 +138,13 @@ create table ledger.fence (
 create index fence_by_kind on ledger.fence (kind);
 
 comment on table ledger.fence is
-    'One row per resource that was ever activated: its only valid token, and its kind''s limits, so that the gate is one read.';
+    'One row per resource that was ever activated: its only valid token, and its kind''s limits, so that the gate is '
+    'one read.';
 comment on column ledger.fence.resource is 'kind:name, what the lock protects.';
 comment on column ledger.fence.kind is 'The part before the colon.';
 comment on column ledger.fence.active is 'The only token under which writes pass.';
-comment on column ledger.fence.barrier is 'The last number drawn when the fence was last raised: numbers up to it, the active one aside, are void.';
+comment on column ledger.fence.barrier is
+    'The last number drawn when the fence was last raised: numbers up to it, the active one aside, are void.';
 comment on column ledger.fence.holder is 'Who activated the active token.';
 comment on column ledger.fence.activated_at is 'When it was activated.';
 comment on column ledger.fence.mode is 'From the kind.';
@@ -154,7 +162,8 @@ create table ledger.draw (
     primary key (resource, token)
 );
 
-comment on table ledger.draw is 'Numbers drawn and not yet passed by the barrier. A number without a row was never drawn.';
+comment on table ledger.draw is
+    'Numbers drawn and not yet passed by the barrier. A number without a row was never drawn.';
 comment on column ledger.draw.resource is 'What the number was drawn for.';
 comment on column ledger.draw.token is 'The number.';
 comment on column ledger.draw.drawn_at is 'When it was drawn.';
@@ -200,22 +209,29 @@ create table ledger.refund (
 
 create index refund_open on ledger.refund (merchant_id, refund_id) where settled_at is null;
 
-comment on table ledger.refund is 'The refunds as they stand. Changed by the functions alone; the journal can rebuild it.';
-comment on column ledger.refund.merchant_id is 'Whose refund it is; settle:<merchant_id> guards the row. Without a slash.';
+comment on table ledger.refund is
+    'The refunds as they stand. Changed by the functions alone; the journal can rebuild it.';
+comment on column ledger.refund.merchant_id is
+    'Whose refund it is; settle:<merchant_id> guards the row. Without a slash.';
 comment on column ledger.refund.refund_id is 'The caller''s id, unique for the merchant.';
 comment on column ledger.refund.amount_minor is 'The amount in the currency''s minor unit: 7025 is 70.25 EUR.';
 comment on column ledger.refund.fence is 'The token under which the row was last changed; 0 before the first claim.';
-comment on column ledger.refund.claimed_xid is 'The transaction of a first claim: what it confirms, it must not have claimed itself.';
+comment on column ledger.refund.claimed_xid is
+    'The transaction of a first claim: what it confirms, it must not have claimed itself.';
 comment on column ledger.refund.added_at is 'When the refund was added.';
-comment on column ledger.refund.first_claimed_at is 'Since when a request may be at the gateway; the key window runs from here.';
+comment on column ledger.refund.first_claimed_at is
+    'Since when a request may be at the gateway; the key window runs from here.';
 comment on column ledger.refund.changed_at is 'When the row last changed.';
 comment on column ledger.refund.settled_at is 'When the refund reached a final state; null while it is open.';
 comment on column ledger.refund.attempts is 'Claims and takeovers; the holder''s own repetitions don''t count.';
 comment on column ledger.refund.journal_number is 'The number of the row''s newest journal entry.';
-comment on column ledger.refund.maybe_sent is 'An earlier claimer''s request may be at the gateway, or may still arrive.';
-comment on column ledger.refund.state is 'pending, sending, unknown, accepted, review; final: sent, failed, cancelled, returned.';
+comment on column ledger.refund.maybe_sent is
+    'An earlier claimer''s request may be at the gateway, or may still arrive.';
+comment on column ledger.refund.state is
+    'pending, sending, unknown, accepted, review; final: sent, failed, cancelled, returned.';
 comment on column ledger.refund.currency is 'ISO 4217.';
-comment on column ledger.refund.idempotency_key is 'The key under which the gateway sees the refund, for its whole life.';
+comment on column ledger.refund.idempotency_key is
+    'The key under which the gateway sees the refund, for its whole life.';
 comment on column ledger.refund.payment_ref is 'The payment that is refunded, as the gateway knows it.';
 comment on column ledger.refund.gateway is 'Which gateway it goes to, where there is more than one.';
 comment on column ledger.refund.gateway_ref is 'The gateway''s reference of the movement, or of what it accepted.';
@@ -288,7 +304,8 @@ create table ledger.event (
 
 create index event_by_resource on ledger.event (resource, token);
 
-comment on table ledger.event is 'What happened to fences and kinds: who held a resource when, under which token. Append-only.';
+comment on table ledger.event is
+    'What happened to fences and kinds: who held a resource when, under which token. Append-only.';
 comment on column ledger.event.event_id is 'Rises with time, roughly: it is taken before the commit.';
 comment on column ledger.event.at is 'When, by the server''s clock.';
 comment on column ledger.event.event is 'activated, session_ended, kind_set or recovered.';
@@ -334,9 +351,11 @@ create table ledger.refusal (
 create index refusal_by_refund on ledger.refusal (merchant_id, refund_id);
 create index refusal_by_time on ledger.refusal (at);
 
-comment on table ledger.refusal is 'What was refused. Written on a second connection, since a refusal takes its own transaction with it.';
+comment on table ledger.refusal is
+    'What was refused. Written on a second connection, since a refusal takes its own transaction with it.';
 comment on column ledger.refusal.refusal_id is 'The row''s id.';
-comment on column ledger.refusal.number is 'The refusal''s number from refusal_seq, as in the DETAIL and the server log.';
+comment on column ledger.refusal.number is
+    'The refusal''s number from refusal_seq, as in the DETAIL and the server log.';
 comment on column ledger.refusal.at is 'When it was recorded.';
 comment on column ledger.refusal.code is 'The SQLSTATE.';
 comment on column ledger.refusal.reason is 'The finer reason, where the code has more than one.';
@@ -368,7 +387,8 @@ create type ledger.gate_pass as (
     max_attempts integer,
     key_window interval
 );
-comment on type ledger.gate_pass is 'What the gate found: verdict null when the token passes, and the fence as it stands.';
+comment on type ledger.gate_pass is
+    'What the gate found: verdict null when the token passes, and the fence as it stands.';
 
 create type ledger.claim as (
     merchant_id text,
@@ -386,7 +406,8 @@ create type ledger.claim as (
     first_claimed_at timestamptz
 );
 comment on type ledger.claim is
-    'What a claim returns. outcome: claimed, send it; reclaimed, taken_over: ask the gateway first; review: a person must look.';
+    'What a claim returns. outcome: claimed, send it; reclaimed, taken_over: ask the gateway first; review: a person '
+    'must look.';
 
 create type ledger.move as (
     merchant_id text,
@@ -404,7 +425,8 @@ create type ledger.move as (
     maybe_sent boolean,
     changed_at timestamptz
 );
-comment on type ledger.move is 'What a move returns: what was done, or that it had been done already, and the refund as it stands.';
+comment on type ledger.move is
+    'What a move returns: what was done, or that it had been done already, and the refund as it stands.';
 
 create type ledger.row_outcome as (
     position integer,
@@ -416,7 +438,8 @@ create type ledger.row_outcome as (
     currency text,
     gateway_ref text
 );
-comment on type ledger.row_outcome is 'One row of a set-based call, in the order given: an outcome, or the code that the single call would raise.';
+comment on type ledger.row_outcome is
+    'One row of a set-based call, in the order given: an outcome, or the code that the single call would raise.';
 
 create type ledger.added as (
     merchant_id text,
@@ -429,14 +452,16 @@ create type ledger.added as (
     gateway text,
     idempotency_key text
 );
-comment on type ledger.added is 'What adding a refund returns. outcome: added, or already when the same refund was there.';
+comment on type ledger.added is
+    'What adding a refund returns. outcome: added, or already when the same refund was there.';
 
 create type ledger.open_count as (
     state text,
     is_claimable boolean,
     refunds bigint
 );
-comment on type ledger.open_count is 'How many of a merchant''s refunds are open in one state, and whether a token could claim them.';
+comment on type ledger.open_count is
+    'How many of a merchant''s refunds are open in one state, and whether a token could claim them.';
 
 create type ledger.finding as (
     "check" text,
@@ -460,7 +485,8 @@ create type ledger.kind_limits as (
     key_window interval,
     known boolean
 );
-comment on type ledger.kind_limits is 'A kind and its limits; known is false where these are the defaults that its first activation will write.';
+comment on type ledger.kind_limits is
+    'A kind and its limits; known is false where these are the defaults that its first activation will write.';
 
 
 create view ledger.history as
