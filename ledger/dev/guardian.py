@@ -12,8 +12,8 @@ from ledger.dev.servers import Servers
 
 
 def guard(folder: Path) -> None:
-    """Wait for the end of our input, then take the servers away."""
-    sys.stdin.read()
+    """Wait for a line, or the end of our input, then take the servers away."""
+    sys.stdin.readline()
     with contextlib.suppress(DevError):  # there are none when the start was cut short
         Servers.at(folder).remove()
     shutil.rmtree(folder)

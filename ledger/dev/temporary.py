@@ -27,7 +27,8 @@ def temporary(
     Raises DevError when a server doesn't start.
     """
     folder = tempfile.mkdtemp(prefix="ledger-tmp-", dir=_fastest_place())
-    # The guardian reads from us and gets the end of the file when we close, or are no more.
+    # The guardian reads from us: a line when we are done, or the end of the file when we are no more.
+    # The line is for the sake of forked children, who would keep the file open.
     guardian = subprocess.Popen(
         [sys.executable, "-m", "ledger.dev.guardian", folder],
         stdin=subprocess.PIPE,
@@ -38,7 +39,7 @@ def temporary(
     try:
         yield Servers.start(folder, pg, fsync=False, redis=redis, settings={**SMALL_LOG, **(settings or {})})
     finally:
-        guardian.communicate()
+        guardian.communicate(b"\n")
 
 
 def _fastest_place() -> str:
