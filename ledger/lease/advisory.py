@@ -55,9 +55,7 @@ class JobSession:
         Raises BadArgument behind a connection pooler, where a session's lock would be another client's
         too, and LeaseUnreachable.
         """
-        query = (
-            f"select pg_backend_pid(), set_config('idle_session_timeout', '{max(1, int(ttl * 1000))}', false)"
-        )
+        query = f"select pg_backend_pid(), set_config('idle_session_timeout', '{max(1, int(ttl * 1000))}', false)"
         pid = None
         with self.asking, suppress(SessionEnded):
             self._send(query.encode())

@@ -53,16 +53,14 @@ class Database:
         self._pool = cast("Any", db) if _is_pool(db) else None
         if self._pool is not None and inspect.iscoroutinefunction(self._pool.getconn):
             raise TypeError("an asyncio pool serves the async leases. Pass a psycopg_pool.ConnectionPool")
-        self._connect: Callable[[], Any] = (
-            partial(psycopg.connect, db) if isinstance(db, str) else cast("Any", db)
-        )
+        self._connect: Callable[[], Any] = partial(psycopg.connect, db) if isinstance(db, str) else cast("Any", db)
 
     def run(self, call: Call) -> Any:
         """The result of `call(ledger)`, committed."""
         if self._pool is not None:
-            return call(Ledger(self._pool))
+            return call(Ledger(self._pool, refusals=self._pool))
         with self._opened() as connection:
-            return call(Ledger(connection))
+            return call(blocking_ledger(connection))
 
     def open(self) -> Connection:
         """A connection for the caller alone, in autocommit. Give it back with `close`."""
@@ -103,14 +101,14 @@ class AsyncDatabase:
     async def run(self, call: Call) -> Any:
         """The result of `call(ledger)`, committed."""
         if self._pool is not None:
-            return await call(AsyncLedger(self._pool))
+            return await call(AsyncLedger(self._pool, refusals=self._pool))
         if self._blocking is not None:
             return await in_thread(partial(self._blocking.run, call))
         connection = await self.open()
         if isinstance(connection, psycopg.Connection):
             return await in_thread(partial(_run_and_close, connection, call))
         try:
-            return await call(AsyncLedger(connection))
+            return await call(async_ledger(connection))
         finally:
             await connection.close()
 
@@ -142,9 +140,7 @@ def own(connection: Any) -> Connection:
     if not isinstance(connection, psycopg.Connection):
         if inspect.iscoroutine(connection):
             connection.close()
-        raise TypeError(
-            f"a lease's connect function must return a psycopg.Connection, not {type(connection).__name__}"
-        )
+        raise TypeError(f"a lease's connect function must return a psycopg.Connection, not {type(connection).__name__}")
     _refuse_transaction(connection)
     connection.autocommit = True
     return connection
@@ -162,9 +158,17 @@ async def own_async(connection: Any) -> AsyncConnection:
     return connection
 
 
-async def in_thread(
-    call: Callable[[], T], *, finish: bool = False, drop: Callable[[T], None] | None = None
-) -> T:
+def blocking_ledger(connection: Connection) -> Ledger:
+    """The ledger over a connection of our own. In autocommit a refusal can be recorded on the same one."""
+    return Ledger(connection, refusals=connection)
+
+
+def async_ledger(connection: AsyncConnection) -> AsyncLedger:
+    """The same for asyncio."""
+    return AsyncLedger(connection, refusals=connection)
+
+
+async def in_thread(call: Callable[[], T], *, finish: bool = False, drop: Callable[[T], None] | None = None) -> T:
     """Run a blocking call without blocking the event loop.
 
     When the caller is cancelled meanwhile: with `finish`, the call is waited for all the same; with `drop`,
@@ -204,7 +208,7 @@ def _drop(made: Any) -> None:
 
 def _run_and_close(connection: Connection, call: Call) -> Any:
     with connection:
-        return call(Ledger(connection))
+        return call(blocking_ledger(connection))
 
 
 def _is_pool(db: object) -> bool:
@@ -218,9 +222,7 @@ def _refuse_connection(db: object) -> None:
             " Pass a pool, a function that opens a connection (lambda: psycopg.connect(dsn)), or the dsn"
         )
     if not (isinstance(db, str) or callable(db) or _is_pool(db)):
-        raise TypeError(
-            f"a lease needs a pool, a function that opens a connection, or a dsn, not {type(db).__name__}"
-        )
+        raise TypeError(f"a lease needs a pool, a function that opens a connection, or a dsn, not {type(db).__name__}")
 
 
 def _refuse_transaction(connection: Connection | AsyncConnection) -> None:

@@ -23,14 +23,21 @@ from datetime import timedelta
 from functools import partial
 from os import getpid
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
 
 import psycopg
 
-from ledger.client import AsyncLedger, Ledger
 from ledger.errors import BadArgument, Busy, LeaseLost, LeaseUnreachable, LockHeld, StaleToken
 from ledger.lease.advisory import JobSession, job_sessions
-from ledger.lease.database import AsyncDatabase, AsyncDb, Database, Db, in_thread
+from ledger.lease.database import (
+    AsyncDatabase,
+    AsyncDb,
+    Database,
+    Db,
+    async_ledger,
+    blocking_ledger,
+    in_thread,
+)
 from ledger.lease.steps import Close, Course, Do, Open, Sql, Step, run, run_async
 from ledger.lease.watchdog import Hold, Keeper, Reason, Reply, patience_for, watchdog
 
@@ -214,9 +221,7 @@ class _Lease:
     def _keep(self, keeper: Keeper, lock: object, token: int, value: str, sent_at: float) -> None:
         """From here on the watchdog looks after the lease."""
         self._token = token
-        self._hold = Hold(
-            keeper, lock, self.resource, value, self.ttl, sent_at, self._max_hold, on_lost=self._on_lost
-        )
+        self._hold = Hold(keeper, lock, self.resource, value, self.ttl, sent_at, self._max_hold, on_lost=self._on_lost)
         watchdog().watch(self._hold)
 
     def _on_lost(self, reason: Reason) -> None:
@@ -417,11 +422,11 @@ class _Blocking(_Lease):
             case Sql(call, None):
                 return self._db.run(call)
             case Sql(call, JobSession(connection=connection)):
-                return call(Ledger(connection))
+                return call(blocking_ledger(cast("psycopg.Connection[Any]", connection)))
             case Open():
                 return JobSession(self._db.open())
             case Close(session):
-                return self._db.close(session.connection)  # type: ignore[arg-type]
+                return self._db.close(cast("psycopg.Connection[Any]", session.connection))
 
 
 class _Awaiting(_Lease):
@@ -489,8 +494,8 @@ class _Awaiting(_Lease):
                 return await self._db.run(call)
             case Sql(call, JobSession(connection=connection)):
                 if isinstance(connection, psycopg.AsyncConnection):
-                    return await call(AsyncLedger(connection))
-                return await in_thread(lambda: call(Ledger(connection)), finish=True)
+                    return await call(async_ledger(connection))
+                return await in_thread(lambda: call(blocking_ledger(connection)), finish=True)
             case Open():
                 return JobSession(await self._db.open())
             case Close(session):
@@ -568,7 +573,8 @@ class AsyncLease(_InRedis, _Awaiting):
 class AdvisoryLease(_InPostgres, _Blocking):
     """A lease that is a Postgres advisory lock, for blocking callers who have no Redis.
 
-    It keeps one connection of `db` for as long as it is held, which must go straight to Postgres.
+    It keeps one connection of `db` for as long as it is held, which must go straight to Postgres, and uses a
+    second one for a moment to draw and to activate: a pool needs room for both.
     """
 
     def __init__(

@@ -24,9 +24,7 @@ from redis.retry import Retry
 from ledger.errors import LeaseUnreachable
 from ledger.lease.watchdog import Hold, Reply
 
-RedisLike: TypeAlias = (
-    "str | redis.Redis | redis.RedisCluster | redis.asyncio.Redis | redis.asyncio.RedisCluster"
-)
+RedisLike: TypeAlias = "str | redis.Redis | redis.RedisCluster | redis.asyncio.Redis | redis.asyncio.RedisCluster"
 Node: TypeAlias = "tuple[str, int] | None"
 Argument: TypeAlias = "str | bytes | int | float"
 
@@ -235,12 +233,8 @@ class Server:
                 replies[place] = reply
         return replies
 
-    def _renew_at(
-        self, node: Node, batch: list[tuple[RedisLock, str, float]], patience: float
-    ) -> list[Reply]:
-        commands = [
-            ("EVALSHA", RENEW.sha, 1, lock.key, value, milliseconds(ttl)) for lock, value, ttl in batch
-        ]
+    def _renew_at(self, node: Node, batch: list[tuple[RedisLock, str, float]], patience: float) -> list[Reply]:
+        commands = [("EVALSHA", RENEW.sha, 1, lock.key, value, milliseconds(ttl)) for lock, value, ttl in batch]
         try:
             try:
                 answers = self._pipeline(node, commands, patience)
@@ -272,9 +266,7 @@ class Server:
             replies.append(reply)
         return replies
 
-    def _ask(
-        self, lock: RedisLock, question: tuple[Script | Argument, ...], patience: float, keys: int
-    ) -> Any:
+    def _ask(self, lock: RedisLock, question: tuple[Script | Argument, ...], patience: float, keys: int) -> Any:
         first, *rest = question
         arguments = cast("list[Argument]", rest)
         if not isinstance(first, Script):

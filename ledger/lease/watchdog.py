@@ -109,9 +109,7 @@ class Hold:
             self.renewed(sent_at)
         elif reply is Reply.NO_ANSWER:
             if not self.failing:
-                log.warning(
-                    "lease on %s: no answer to a renewal, %.1f s left", self.resource, self.remaining()
-                )
+                log.warning("lease on %s: no answer to a renewal, %.1f s left", self.resource, self.remaining())
             self.failing = True
             self.renew_at = time.monotonic() + self.ttl / 12
         elif self.swapping or value != self.value:

@@ -39,9 +39,7 @@ def test_a_held_lease_is_shown_with_its_holder_token_and_time(lock: RedisLock) -
     assert 4.9 < entry.ttl_left <= 5
 
 
-def test_a_key_that_something_else_wrote_is_in_the_way_all_the_same(
-    lock: RedisLock, server: redis.Redis
-) -> None:
+def test_a_key_that_something_else_wrote_is_in_the_way_all_the_same(lock: RedisLock, server: redis.Redis) -> None:
     server.set(KEY, "hello")
 
     entry = lock.take(MINE, 5)
@@ -69,9 +67,7 @@ def test_a_lost_reply_of_acquire_is_found_to_be_our_own(
     assert server.get(KEY) == MINE
 
 
-def test_a_lost_reply_of_release_counts_as_released(
-    proxy: FaultProxy, proxied_url: str, server: redis.Redis
-) -> None:
+def test_a_lost_reply_of_release_counts_as_released(proxy: FaultProxy, proxied_url: str, server: redis.Redis) -> None:
     lock = RedisLock(proxied_url, RESOURCE)
     lock.take(MINE, 5)
     proxy.lose_replies(1)
@@ -99,9 +95,7 @@ def test_a_lost_reply_of_renew_is_asked_for_again(proxy: FaultProxy, proxied_url
     assert lock.renew(MINE, 6) is Reply.HELD
 
 
-def test_a_server_that_never_answers_is_unreachable_within_two_timeouts(
-    proxy: FaultProxy, proxied_url: str
-) -> None:
+def test_a_server_that_never_answers_is_unreachable_within_two_timeouts(proxy: FaultProxy, proxied_url: str) -> None:
     lock = RedisLock(proxied_url, RESOURCE, timeout=0.05)
     lock.peek()
     proxy.mode = "blackhole"
@@ -120,9 +114,7 @@ def test_a_refused_connection_is_unreachable_and_names_no_password() -> None:
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_server_that_takes_no_writes_is_unreachable_in_its_own_words(
-    lock: RedisLock, server: redis.Redis
-) -> None:
+def test_a_server_that_takes_no_writes_is_unreachable_in_its_own_words(lock: RedisLock, server: redis.Redis) -> None:
     server.replicaof("127.0.0.1", "1")
     try:
         with pytest.raises(LeaseUnreachable, match="read only replica"):
@@ -281,7 +273,6 @@ def test_a_clients_settings_are_used_and_its_connections_are_not(redis_url: str)
     assert client.get(KEY) == MINE
     assert client.connection_pool._created_connections == 1  # by the line above
     client.close()
-
 
 
 def test_an_asyncio_clients_settings_are_used_as_well(redis_url: str, server: redis.Redis) -> None:

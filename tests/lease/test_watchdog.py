@@ -61,9 +61,7 @@ def test_a_watched_lease_outlives_its_ttl(keep: Keep, redis_url: str, server: re
     assert server.get(KEY) == MINE
 
 
-def test_the_deadline_counts_from_before_the_question(
-    keep: Keep, proxied_url: str, server: redis.Redis
-) -> None:
+def test_the_deadline_counts_from_before_the_question(keep: Keep, proxied_url: str, server: redis.Redis) -> None:
     hold = keep(proxied_url)
 
     assert hold.remaining() < server.pttl(KEY) / 1000
@@ -100,9 +98,7 @@ def test_a_lease_survives_an_outage_shorter_than_its_ttl(
     assert hold.lost is None
 
 
-def test_a_lost_reply_of_a_renewal_is_no_loss(
-    keep: Keep, proxy: FaultProxy, proxied_url: str, until: Until
-) -> None:
+def test_a_lost_reply_of_a_renewal_is_no_loss(keep: Keep, proxy: FaultProxy, proxied_url: str, until: Until) -> None:
     hold = keep(proxied_url)
     first = hold.until
     proxy.lose_replies(1)
@@ -136,9 +132,7 @@ def test_a_lease_that_another_holds_is_superseded(
     assert server.get(KEY) == OTHER
 
 
-def test_a_lease_that_was_cleared_is_broken(
-    keep: Keep, redis_url: str, server: redis.Redis, until: Until
-) -> None:
+def test_a_lease_that_was_cleared_is_broken(keep: Keep, redis_url: str, server: redis.Redis, until: Until) -> None:
     hold = keep(redis_url)
     server.delete(KEY)
     until(lambda: hold.lost)
@@ -147,9 +141,7 @@ def test_a_lease_that_was_cleared_is_broken(
     assert server.get(KEY) is None
 
 
-def test_a_lease_is_kept_no_longer_than_max_hold(
-    keep: Keep, redis_url: str, server: redis.Redis, until: Until
-) -> None:
+def test_a_lease_is_kept_no_longer_than_max_hold(keep: Keep, redis_url: str, server: redis.Redis, until: Until) -> None:
     hold = keep(redis_url, max_hold=0.3)
 
     assert hold.remaining() <= 0.3
