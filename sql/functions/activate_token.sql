@@ -5,6 +5,8 @@
 -- ones too: whoever holds one was overtaken between its draw and its lease. Activating again by the same
 -- holder is a no-op. The first activation of a resource makes its fence.
 --
+-- The transaction that activates holds the gate until it ends, so the idle limit bounds it as it bounds a write.
+--
 -- Refuses, first match wins:
 --   LG304 BadArgument      the resource or the holder is malformed, or this transaction has already presented a
 --                          token or written under the resource: activate before writing
@@ -29,15 +31,7 @@ declare
     ended jsonb;
     last_drawn bigint;
 begin
-    perform ledger.check_resource(call, resource);
-    if coalesce(holder !~ '^[^[:cntrl:]:]+$' or length(holder) > 300, true) then
-        perform ledger.refuse_argument(call, 'a holder is printable, without a colon, at most 300 characters');
-    end if;
-    if ledger.is_inside_gate(resource) then
-        perform ledger.refuse_argument(
-            call, 'this transaction has already presented a token or written under the resource; activate first'
-        );
-    end if;
+    perform ledger.check_activation(call, resource, holder);
 
     kind := ledger.ensure_kind(split_part(resource, ':', 1), 'redis');
     ended := ledger.close_gate(
@@ -46,6 +40,10 @@ begin
         (extract(epoch from kind.lock_limit) * 1000)::integer
     );
     perform ledger.check_server(call);
+    perform ledger.limit_transaction(
+        (extract(epoch from kind.idle_limit) * 1000)::integer,
+        (extract(epoch from kind.transaction_limit) * 1000)::integer
+    );
 
     select f.* into fence from ledger.fence as f where f.resource = activate_token.resource for no key update;
     if fence.active = token and fence.holder = holder then
@@ -61,6 +59,9 @@ begin
         gate.activated_at := fence.activated_at;
         perform ledger.refuse_token(call, resource, token, gate);
     end if;
+
+    -- Read again: set_kind may have gone by while this waited, and the fence's limits must be the newest.
+    kind := ledger.kind_or_defaults(kind.kind);
 
     perform ledger.keep_commit();
     select s.last_value into last_drawn from ledger.token_seq as s;
@@ -79,7 +80,12 @@ begin
     set active = excluded.active,
         barrier = excluded.barrier,
         holder = excluded.holder,
-        activated_at = excluded.activated_at;
+        activated_at = excluded.activated_at,
+        idle_limit_ms = excluded.idle_limit_ms,
+        lock_limit_ms = excluded.lock_limit_ms,
+        transaction_limit_ms = excluded.transaction_limit_ms,
+        max_attempts = excluded.max_attempts,
+        key_window = excluded.key_window;
 
     insert into ledger.event (event, kind, resource, token, holder, previous_token, previous_holder)
     values ('activated', kind.kind, resource, token, holder, fence.active, fence.holder);
