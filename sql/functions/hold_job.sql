@@ -5,7 +5,8 @@
 -- it is the lease; a token is drawn and activated beside it.
 --
 -- Refuses, first match wins:
---   LG304 BadArgument      the resource is malformed, the wait is negative, or the kind's leases live in Redis
+--   LG304 BadArgument      the wait isn't from zero to 24 days, the resource is malformed, or the kind's leases
+--                          live in Redis
 --   LG106 RecoveryNeeded   the server was promoted or restored
 --   LG104 LockHeld         the job is running
 
@@ -18,12 +19,13 @@ as $$
 declare
     call jsonb := jsonb_build_object('function', 'hold_job', 'resource', resource);
     key bigint := hashtextextended(resource, 1);
+    callers_limit text := current_setting('lock_timeout');
     wait_ms integer;
 begin
-    perform ledger.check_job(call, resource);
     if coalesce(wait < interval '0' or wait > interval '24 days', true) then
         perform ledger.refuse_argument(call, 'wait is from zero to 24 days');
     end if;
+    perform ledger.check_job(call, resource);
     if pg_try_advisory_lock((key >> 32)::integer, ((key << 32) >> 32)::integer) then
         return;
     end if;
@@ -33,6 +35,7 @@ begin
         begin
             perform set_config('lock_timeout', wait_ms::text, true);
             perform pg_advisory_lock((key >> 32)::integer, ((key << 32) >> 32)::integer);
+            perform set_config('lock_timeout', callers_limit, true);
             return;
         exception
             when lock_not_available then

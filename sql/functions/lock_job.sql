@@ -20,16 +20,20 @@ as $$
 declare
     call jsonb := jsonb_build_object('function', 'lock_job', 'resource', resource, 'holder', holder);
     key bigint := hashtextextended(resource, 1);
+    callers_limit text := current_setting('lock_timeout');
+    callers_ms integer := nullif(ledger.setting_ms('lock_timeout'), 0);
     kind ledger.kind_limits;
     token bigint;
 begin
+    perform ledger.check_activation(call, resource, holder);
     kind := ledger.check_job(call, resource);
 
     if not pg_try_advisory_xact_lock((key >> 32)::integer, ((key << 32) >> 32)::integer) then
         perform ledger.end_frozen_sessions(key, 2::smallint, (extract(epoch from kind.idle_limit) * 1000)::integer);
         begin
-            perform set_config('lock_timeout', '1s', true);
+            perform set_config('lock_timeout', least(1000, callers_ms)::text, true);
             perform pg_advisory_xact_lock((key >> 32)::integer, ((key << 32) >> 32)::integer);
+            perform set_config('lock_timeout', callers_limit, true);
         exception
             when lock_not_available then
                 perform ledger.refuse_held_lock(call, ledger.lock_holders(key, 2::smallint));

@@ -10,7 +10,6 @@ declare
     kind ledger.kind_limits;
 begin
     perform ledger.check_resource(call, resource);
-    perform ledger.check_server(call);
     kind := ledger.ensure_kind(split_part(resource, ':', 1), 'advisory');
     if kind.known and kind.lock = 'redis' then
         perform ledger.refuse_argument(
@@ -21,6 +20,7 @@ begin
             )
         );
     end if;
+    perform ledger.check_server(call);
     return kind;
 end;
 $$;
