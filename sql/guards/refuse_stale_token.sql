@@ -19,9 +19,10 @@ begin
             '%s: token %s is %s; %s is active, held by %s since %s; nothing was changed',
             ledger.refused_call(call),
             call ->> 'token',
-            case reason
-                when 'superseded' then 'superseded'
-                when 'voided' then 'void, for a newer activation passed it by'
+            case
+                when (call ->> 'token')::bigint = active and reason = 'superseded' then 'another holder''s'
+                when reason = 'superseded' then 'superseded'
+                when reason = 'voided' then 'void, for a newer activation passed it by'
                 else 'behind the row, which carries a newer one'
             end,
             active, active_holder, active_since

@@ -29,7 +29,9 @@ begin
             call,
             case when own_holder is null then 'voided' else 'superseded' end,
             gate.active, gate.holder, gate.activated_at,
-            jsonb_build_object('resource', resource, 'holder', own_holder, 'barrier', gate.barrier)
+            jsonb_build_object(
+                'resource', resource, 'holder', coalesce(call ->> 'holder', own_holder), 'barrier', gate.barrier
+            )
         );
     end if;
 
