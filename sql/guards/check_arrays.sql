@@ -9,7 +9,7 @@ begin
     if array_position(sizes, null) is not null then
         perform ledger.refuse_argument(call, 'an array is null');
     end if;
-    if sizes[1] <> all(sizes) then
+    if sizes[1] <> any(sizes) then
         perform ledger.refuse_argument(
             call, format('the arrays are of unequal length: %s', array_to_string(sizes, ', '))
         );
