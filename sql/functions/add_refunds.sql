@@ -54,7 +54,9 @@ begin
         or g.amount_minor is null
         or g.amount_minor <= 0
         or not exists (select from ledger.currency as c where c.currency = g.currency)
-    order by g.position
+    order by
+        ledger.refund_problem(add_refunds.merchant_id, g.refund_id, g.payment_ref, g.gateway, g.key) is null,
+        g.position
     limit 1;
     if found then
         perform ledger.check_refund(
