@@ -6,7 +6,7 @@ import os
 
 import psycopg
 from alembic import context
-from sqlalchemy import create_engine, pool
+from sqlalchemy import create_engine, pool, text
 
 from ledger import schema
 from ledger.revision import statement
@@ -24,9 +24,19 @@ OPTIONS = {
 # Two upgrades at once: the second waits here, finds nothing to do and ends.
 ONE_AT_A_TIME = "select pg_advisory_lock(hashtextextended('ledger.schema_version', 3))"
 
+IS_INSTALLED = text("select to_regclass('ledger.schema_version') is not null")
+NOWHERE = "nowhere"
 
 HOME_UP = statement(schema.SQL / "schema" / "home.sql")
 HOME_DOWN = statement(schema.SQL / "schema" / "home.down.sql")
+
+
+def destination() -> str | None:
+    """The revision that the command goes to, None for base, or `nowhere` for one that only asks."""
+    try:
+        return context.get_revision_argument()
+    except KeyError:
+        return NOWHERE
 
 
 def offline() -> None:
@@ -34,7 +44,7 @@ def offline() -> None:
     context.configure(
         dialect_name="postgresql", dialect_opts={"paramstyle": "named"}, output_buffer=config.output_buffer, **OPTIONS
     )
-    going_down_to_base = context.get_revision_argument() in (None, "base")
+    going_down_to_base = destination() is None
     with context.begin_transaction():
         if not going_down_to_base and not context.get_starting_revision_argument():
             context.execute(HOME_UP)
@@ -56,14 +66,19 @@ def connect() -> psycopg.Connection:
 def online() -> None:
     engine = create_engine("postgresql+psycopg://", creator=connect, poolclass=pool.NullPool)
     with engine.connect() as connection:
-        going_down = context.get_revision_argument() in (None, "base")
-        if not going_down:
-            connection.execute(HOME_UP)
-            connection.commit()
+        is_installed = connection.scalar(IS_INSTALLED)
+        connection.rollback()
+        going_down_to_base = destination() is None
+        if going_down_to_base and not is_installed:
+            return
+
         context.configure(connection=connection, **OPTIONS)
+        if destination() not in (None, NOWHERE):
+            # After configure: so it belongs to the first revision's transaction, and goes with it if that fails.
+            connection.execute(HOME_UP)
         with context.begin_transaction():
             context.run_migrations()
-        if going_down:
+        if going_down_to_base:
             connection.execute(HOME_DOWN)
             connection.commit()
 
