@@ -15,10 +15,12 @@ from alembic import command
 from alembic.config import Config
 from psycopg import sql
 from psycopg.errors import InsufficientPrivilege
+from sqlalchemy import NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 
 from ledger import dev, schema
 from ledger.client import Ledger
+from ledger.revision import statement
 from tests.story import activated, added, until
 
 CHECKOUT = Path(__file__).parents[1]
@@ -208,6 +210,19 @@ def test_each_function_is_stored_as_its_file_spells_it(admin: psycopg.Connection
     assert [name for name, body in stored.items() if body not in texts[name]] == []
     assert any("%s" in body for body in stored.values())
     assert any(":=" in body and "::" in body for body in stored.values())
+
+
+def test_colons_and_percent_signs_survive(tmp_path: Path, empty_dsn: str) -> None:
+    spelling = "at :name, a:b, :'quoted', %s, 100%, %(name)s, [:alpha:]"
+    file = tmp_path / "signs.sql"
+    file.write_text(f"create function public.signs() returns text language sql as $$ select $x${spelling}$x$ $$;")
+
+    engine = create_engine(empty_dsn.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(statement(file))
+
+    with psycopg.connect(empty_dsn) as plain:
+        assert plain.execute("select public.signs()").fetchone() == (spelling,)
 
 
 # As text
