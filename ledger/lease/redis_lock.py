@@ -281,17 +281,21 @@ class Server:
             try:
                 return self._exchange(lock.node, command, patience)
             except redis.ResponseError as error:
-                redirect = str(error).split()
-                if redirect[:1] == ["MOVED"]:
-                    lock.node = _node(redirect[2], lock.node)
-                elif redirect[:1] == ["ASK"]:
-                    answers = self._pipeline(_node(redirect[2], lock.node), [("ASKING",), command], patience)
-                    if isinstance(answers[1], redis.ResponseError):
-                        raise answers[1] from error
-                    return answers[1]
+                redirection, node = _redirection(error, lock.node)
+                if redirection == "MOVED":
+                    lock.node = node
+                elif redirection == "ASK":
+                    return self._asking(node, command, patience)
                 else:
                     raise
         raise redis.ConnectionError("the cluster keeps sending us to another node")
+
+    def _asking(self, node: Node, command: tuple[Argument, ...], patience: float) -> Any:
+        """Ask the node that a slot is being moved to, which answers only if asked like that."""
+        _, answer = self._pipeline(node, [("ASKING",), command], patience)
+        if isinstance(answer, redis.ResponseError):
+            raise answer
+        return answer
 
     def _exchange(self, node: Node, command: tuple[Argument, ...], patience: float) -> Any:
         free = self._free_at(node, patience)
@@ -403,9 +407,15 @@ def _recipe_of_cluster(client: Any) -> tuple[type[Any], dict[str, Any]]:
     return (SSLConnection if secure else Connection), settings
 
 
-def _node(address: str, asked: Node) -> Node:
-    host, _, port = address.rpartition(":")
-    return (host or (asked[0] if asked else "127.0.0.1"), int(port))
+def _redirection(error: redis.ResponseError, asked: Node) -> tuple[str, Node]:
+    """Where a cluster's node sends us: MOVED or ASK and the node; an empty word for any other error."""
+    word, *rest = str(error).split() or [""]
+    if isinstance(error, redis.exceptions.AskError):  # the parser took the word away
+        word, rest = ("MOVED" if isinstance(error, redis.exceptions.MovedError) else "ASK"), [word, *rest]
+    if word not in ("MOVED", "ASK"):
+        return "", None
+    host, _, port = rest[1].rpartition(":")
+    return word, (host or (asked[0] if asked else "127.0.0.1"), int(port))
 
 
 def _lock(hold: Hold) -> RedisLock:

@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -22,6 +27,7 @@ from tests.faults import FaultProxy
 
 JOB = "job:nightly"
 TTL = 0.6
+PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 
 Take = Callable[..., AdvisoryLease]
 TakeAsync = Callable[..., AsyncAdvisoryLease]
@@ -326,3 +332,45 @@ def test_a_session_behind_a_pooler_is_refused_with_the_reason() -> None:
 
     assert refused.value.detail["reason"] == "pooler"
     refuse_pooler(JOB, told_pid=4711, pid=4711)
+
+
+@pytest.fixture(params=["transaction", "session"])
+def pooled_dsn(
+    request: pytest.FixtureRequest, dark_dsn: tuple[str, FaultProxy], database: str, until: Until
+) -> Iterator[str]:
+    """The database behind a PgBouncer."""
+    if PGBOUNCER is None:
+        pytest.skip("there is no pgbouncer here")
+    _, proxy = dark_dsn
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        config = Path(folder, "pgbouncer.ini")
+        config.write_text(
+            f"[databases]\n{database} = host={proxy.host} port={proxy.port} user=ledger_worker\n[pgbouncer]\n"
+            f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
+            f"pool_mode = {request.param}\nignore_startup_parameters = extra_float_digits\n"
+        )
+        as_user = ["-u", "nobody"] if os.geteuid() == 0 else []
+        with subprocess.Popen([PGBOUNCER, "-q", *as_user, str(config)]) as pooler:
+            dsn = f"postgresql://anyone@127.0.0.1:{port}/{database}?sslmode=disable&gssencmode=disable"
+            try:
+                until(lambda: accepts(port))
+                yield dsn
+            finally:
+                pooler.terminate()
+
+
+def accepts(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def test_a_pooler_in_between_is_refused_and_nothing_is_held(take_job: Take, pooled_dsn: str, holders: Holders) -> None:
+    with pytest.raises(BadArgument, match="a connection pooler stands between") as refused:
+        take_job(db=pooled_dsn).acquire()
+
+    assert refused.value.detail["reason"] == "pooler"
+    assert holders() == []

@@ -34,7 +34,7 @@ def take_async(dsn: str, redis_url: str, short_kinds: None) -> Take:
 
 async def so(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 (what is waited for is in another process)
+        while not condition():
             await asyncio.sleep(0.002)
 
 
