@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, LiteralString
+from datetime import timedelta
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 import pytest
@@ -16,6 +18,7 @@ from ledger.client import Ledger
 from ledger.errors import LedgerError
 
 Connection = psycopg.Connection[Any]
+T = TypeVar("T")
 
 MERCHANT = "m_1"
 RESOURCE = "settle:m_1"
@@ -100,6 +103,62 @@ def added(ledger: Ledger, *refund_ids: str, merchant_id: str = MERCHANT, amount_
         ledger.add_refund(merchant_id, refund_id, amount_minor, "EUR")
 
 
+def in_state(state: str, refund_id: str, token: int, ledger: Ledger, admin: Connection) -> None:
+    """A refund that reached a state under a token; `released` is pending again. Its reference is re_<refund_id>."""
+    added(ledger, refund_id)
+    if state == "pending":
+        return
+    ledger.claim_refund(MERCHANT, refund_id, token)
+    ref = f"re_{refund_id}"
+    if state in {"sent", "returned"}:
+        ledger.confirm_refund(MERCHANT, refund_id, token, ref)
+    elif state == "failed":
+        ledger.fail_refund(MERCHANT, refund_id, token, "card closed")
+    elif state == "unknown":
+        ledger.mark_unknown(MERCHANT, refund_id, token, "timeout")
+    elif state == "accepted":
+        ledger.accept_refund(MERCHANT, refund_id, token, ref)
+    elif state == "review":
+        ledger.confirm_refund(MERCHANT, refund_id, token, ref, {"amount_minor": 1})
+    elif state in {"released", "cancelled"}:
+        ledger.release_refund(MERCHANT, refund_id, token, "not sent")
+    if state in {"returned", "cancelled"}:
+        moved_by_a_person(admin, refund_id, state)
+
+
+def moved_by_a_person(admin: Connection, refund_id: str, to_state: str) -> None:
+    """A move that needs no token, with its entry."""
+    as_ledger_fn(
+        admin,
+        """
+        with entry as (
+            insert into ledger.journal (
+                merchant_id, refund_id, number, attempts, at, maybe_sent, from_state, to_state,
+                debit, credit, amount_minor, currency, actor, reason
+            )
+            select
+                r.merchant_id, r.refund_id, r.journal_number + 1, r.attempts, now(), r.maybe_sent, r.state, t.to_state,
+                t.debit, t.credit, case when t.debit is not null then r.amount_minor end,
+                case when t.debit is not null then r.currency end, 'carol', 'asked for'
+            from ledger.refund as r
+            join ledger.transition as t on t.from_state = r.state and t.person
+            where r.merchant_id = %(merchant_id)s and r.refund_id = %(refund_id)s and t.to_state = %(to_state)s
+            returning merchant_id, refund_id, number, to_state
+        )
+        update ledger.refund as r
+        set state = e.to_state,
+            journal_number = e.number,
+            changed_at = now(),
+            settled_at = case
+                when e.to_state in ('sent', 'failed', 'cancelled', 'returned') then coalesce(r.settled_at, now())
+            end
+        from entry as e
+        where r.merchant_id = e.merchant_id and r.refund_id = e.refund_id
+        """,
+        {"merchant_id": MERCHANT, "refund_id": refund_id, "to_state": to_state},
+    )
+
+
 def refund(admin: Connection, refund_id: str, *columns: LiteralString) -> Any:
     """A refund's columns: one value, or a tuple of several."""
     row = admin.execute(
@@ -144,5 +203,24 @@ def until(condition: Callable[[], object], within: float = 5.0) -> None:
 def is_waiting(admin: Connection, waiter: Connection) -> Callable[[], object]:
     """Whether a connection waits for a lock that another one holds."""
     return lambda: admin.execute(
-        "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'", [waiter.info.backend_pid]
+        "select pid from pg_stat_activity where pid = %s and wait_event_type = 'Lock'", [waiter.info.backend_pid]
     ).fetchone()
+
+
+def in_background(call: Callable[[], T]) -> Future[T]:
+    """Make a call that has to wait, in a thread of its own."""
+    with_one_thread = ThreadPoolExecutor(max_workers=1)
+    future = with_one_thread.submit(call)
+    with_one_thread.shutdown(wait=False)
+    return future
+
+
+def limited(operators: Ledger, kind: str = "settle", *, idle: float = 0.3, lock: float = 0.2) -> None:
+    """Limits, in seconds, that a test can wait for."""
+    operators.set_kind(
+        kind,
+        idle_limit=timedelta(seconds=idle),
+        lock_limit=timedelta(seconds=lock),
+        actor="tests",
+        reason="short limits",
+    )
