@@ -1,7 +1,8 @@
 -- Keep a record of a refusal. A refusal takes its own transaction with it, so this is called on another connection,
 -- with what the caller was told: SQLSTATE, message, and the DETAIL.
 --
--- The same refusal, by its number, is recorded once.
+-- The same refusal, by its number, is recorded once. Ids may be as long as whoever was refused made them: the
+-- columns, which are indexed, keep 300 characters and the detail all of them.
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument   the code isn't one of ours, or the detail isn't an object of at most 1 MiB
@@ -30,7 +31,7 @@ begin
     )
     values (
         ledger.as_number(detail -> 'refusal'), code, detail ->> 'reason', detail ->> 'function',
-        split_part(resource, ':', 1), resource, detail ->> 'merchant_id', detail ->> 'refund_id',
+        split_part(resource, ':', 1), resource, left(detail ->> 'merchant_id', 300), left(detail ->> 'refund_id', 300),
         ledger.as_number(detail -> 'token'), ledger.as_number(detail -> 'active'),
         detail ->> 'holder', detail ->> 'active_holder', detail ->> 'table', left(message, 4000), detail
     )
@@ -40,7 +41,7 @@ begin
     if id is null then
         select r.refusal_id into id
         from ledger.refusal as r
-        where r.number = ledger.as_number(detail -> 'refusal');
+        where r.number = ledger.as_number(record_refusal.detail -> 'refusal');
     end if;
     return id;
 end;

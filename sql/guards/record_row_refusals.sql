@@ -1,6 +1,7 @@
 -- Keep a record of the rows that a set-based call refused.
 --
--- The call itself goes through, so the record can be written here and needs no second connection.
+-- The call itself goes through, so the record can be written here and needs no second connection. An id that is
+-- too long to be indexed must not stop it: the columns keep 300 characters, and the detail all of them.
 
 create or replace function ledger.record_row_refusals(call jsonb, outcomes ledger.row_outcome[])
 returns void
@@ -13,7 +14,8 @@ begin
     )
     select
         nextval('ledger.refusal_seq'), o.outcome, o.reason, call ->> 'function', 'settle',
-        'settle:' || (call ->> 'merchant_id'), call ->> 'merchant_id', o.refund_id, (call ->> 'token')::bigint,
+        'settle:' || (call ->> 'merchant_id'), left(call ->> 'merchant_id', 300), left(o.refund_id, 300),
+        (call ->> 'token')::bigint,
         format('row %s of %s', o.position, call ->> 'function'), jsonb_strip_nulls(call || to_jsonb(o))
     from unnest(outcomes) as o
     where o.outcome like 'LG%';
