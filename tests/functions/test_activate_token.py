@@ -39,7 +39,8 @@ MALFORMED_HOLDERS = {
 def fence(admin: Connection, resource: str = RESOURCE) -> tuple[int, int, str]:
     row = admin.execute("select active, barrier, holder from ledger.fence where resource = %s", [resource]).fetchone()
     assert row is not None
-    return row
+    active, barrier, holder = row
+    return active, barrier, holder
 
 
 def test_the_first_activation_makes_the_fence(ledger: Ledger, admin: Connection) -> None:
