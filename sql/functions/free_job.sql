@@ -1,10 +1,14 @@
 -- Give back a lock that hold_job took; false if this session doesn't hold it.
+--
+-- A lock of lock_job's ends with its transaction and can't be given back earlier. pg_locks doesn't tell the two
+-- apart, so Postgres finds that out and warns; the answer false says the same.
 
 create or replace function ledger.free_job(resource text)
 returns boolean
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set client_min_messages = error
 as $$
 declare
     key bigint := hashtextextended(resource, 1);
