@@ -16,7 +16,7 @@ begin
     if current_user <> 'ledger_fn' then
         perform ledger.refuse_unfenced_write(jsonb_build_object(
             'operation', lower(tg_op), 'table', format('%I.%I', tg_table_schema, tg_table_name),
-            'role', current_user, 'resource', format('%I.%I', tg_table_schema, tg_table_name)
+            'role', current_user
         ));
     end if;
     return null;

@@ -13,6 +13,7 @@ begin
         coalesce(
             (call ->> 'merchant_id') || coalesce(' ' || (call ->> 'refund_id'), ''),
             call ->> 'resource',
+            call ->> 'table',
             call ->> 'kind',
             'nothing named'
         )
