@@ -1,7 +1,8 @@
 -- What a settling call finds when it was recorded before: the same move, under the same token.
 --
 -- Looked at before the token is called stale, so that a holder whose reply was lost isn't told that it was
--- refused, even after a newer token. It writes nothing.
+-- refused, even after a newer token. It writes nothing. A refund that was never claimed carries 0, which is no
+-- token.
 
 create or replace function ledger.recorded_already(
     refund ledger.refund,
@@ -16,7 +17,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return coalesce(
-        refund.fence = token
+        token > 0
+        and refund.fence = token
         and refund.state = any(states)
         and (gateway_ref is null or refund.gateway_ref = gateway_ref),
         false
