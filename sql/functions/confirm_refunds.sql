@@ -1,7 +1,7 @@
 -- Record many refunds of one merchant as sent, 1,000 at most; one row comes back for each, in the order given.
 --
 -- outcome is confirmed, already_confirmed, or the code that confirm_refund would raise for that row; such a row
--- changes nothing, and the others go through.
+-- changes nothing, and the others go through. A refund that is named twice is confirmed once.
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument     an array or an element is null or empty, the arrays are unequal or longer than 1,000
@@ -75,9 +75,8 @@ begin
         array_agg(
             row(
                 d.position, d.refund_id, split_part(d.decision, ' ', 1), nullif(split_part(d.decision, ' ', 2), ''),
-                case when d.decision in ('confirmed', 'already_confirmed') then 'sent' else d.state end,
-                d.amount_minor, d.currency,
-                case when d.decision in ('confirmed', 'already_confirmed') then d.ref else d.gateway_ref end
+                case when d.verdict = 'confirmed' then 'sent' else d.state end, d.amount_minor, d.currency,
+                case when d.verdict = 'confirmed' then d.first_ref else d.gateway_ref end
             )::ledger.row_outcome order by d.position
         ),
         jsonb_agg(d.refund_id order by d.position) filter (where d.is_recorded),
@@ -86,33 +85,38 @@ begin
         recorded, unrecorded
     from (
         select
-            q.*,
+            v.*,
             case
-                when q.state is null then 'LG201'
-                when q.occurrence > 1 and q.ref = q.first_ref then 'already_confirmed'
-                when q.occurrence > 1 then 'LG303'
-                when q.state = 'sent' and q.gateway_ref = q.ref then 'already_confirmed'
-                when q.fence > confirm_refunds.token then 'LG101 row'
-                when q.state in ('sent', 'returned', 'accepted') and q.gateway_ref <> q.ref then 'LG303'
-                when q.settled_at is not null then 'LG202'
-                when not ((q.state = 'sending' and q.fence = confirm_refunds.token) or q.state = 'accepted')
-                    then 'LG203 not_claimed'
-                when q.claimed_xid = pg_current_xact_id_if_assigned() then 'LG203 claim_not_committed'
-                else 'confirmed'
-            end as decision,
-            coalesce(q.state = 'sent' and q.fence = confirm_refunds.token and q.gateway_ref = q.ref, false)
-                as is_recorded
+                when v.verdict <> 'confirmed' or v.occurrence = 1 then v.verdict
+                when v.ref = v.first_ref then 'already_confirmed'
+                else 'LG303'
+            end as decision
         from (
-            select
-                g.refund_id, g.ref, g.position::integer,
-                row_number() over w as occurrence, first_value(g.ref) over w as first_ref,
-                r.state, r.fence, r.gateway_ref, r.settled_at, r.claimed_xid, r.journal_number, r.attempts,
-                r.maybe_sent, r.amount_minor, r.currency
-            from unnest(refund_ids, gateway_refs) with ordinality as g (refund_id, ref, position)
-            left join ledger.refund as r
-                on r.merchant_id = confirm_refunds.merchant_id and r.refund_id = g.refund_id
-            window w as (partition by g.refund_id order by g.position)
-        ) as q
+            select q.*, row_number() over w as occurrence, first_value(q.ref) over w as first_ref
+            from (
+                select
+                    g.refund_id, g.ref, g.position::integer,
+                    r.state, r.gateway_ref, r.journal_number, r.attempts, r.maybe_sent, r.amount_minor, r.currency,
+                    coalesce(r.state = 'sent' and r.fence = confirm_refunds.token and r.gateway_ref = g.ref, false)
+                        as is_recorded,
+                    case
+                        when r.state is null then 'LG201'
+                        when r.state = 'sent' and r.gateway_ref = g.ref then 'already_confirmed'
+                        when r.fence > confirm_refunds.token then 'LG101 row'
+                        when r.state in ('sending', 'sent', 'returned', 'accepted') and r.gateway_ref <> g.ref
+                            then 'LG303'
+                        when r.settled_at is not null then 'LG202'
+                        when not ((r.state = 'sending' and r.fence = confirm_refunds.token) or r.state = 'accepted')
+                            then 'LG203 not_claimed'
+                        when r.claimed_xid = pg_current_xact_id_if_assigned() then 'LG203 claim_not_committed'
+                        else 'confirmed'
+                    end as verdict
+                from unnest(refund_ids, gateway_refs) with ordinality as g (refund_id, ref, position)
+                left join ledger.refund as r
+                    on r.merchant_id = confirm_refunds.merchant_id and r.refund_id = g.refund_id
+            ) as q
+            window w as (partition by q.refund_id, q.verdict order by q.position)
+        ) as v
     ) as d;
 
     if gate.verdict is not null then

@@ -56,7 +56,7 @@ begin
             call, 'row', gate.active, gate.holder, gate.activated_at, jsonb_build_object('row_token', refund.fence)
         );
     end if;
-    if refund.state in ('sent', 'returned', 'accepted') and refund.gateway_ref <> gateway_ref then
+    if refund.state in ('sending', 'sent', 'returned', 'accepted') and refund.gateway_ref <> gateway_ref then
         perform ledger.refuse_gateway_ref(call, refund);
     end if;
     if refund.settled_at is not null then
