@@ -3,8 +3,9 @@
 -- Commits may be lost: tokens that were handed out are unknown here, and refunds that were claimed look pending.
 -- So the sequence, every active token and every barrier are lifted above anything that can have been handed out,
 -- which fences out every holder; and every open refund is marked, so that the gateway is asked before any is sent.
--- nothing_lost acknowledges a planned switchover and only makes the server known. Returns what was done:
--- nothing_to_do, acknowledged or recovered.
+-- nothing_lost acknowledges a planned switchover and only makes the server known. Where the server is the known one
+-- and only its sequence is behind a barrier, as after a shard has moved, the sequence is lifted and that's all.
+-- Returns what was done: nothing_to_do, acknowledged or recovered.
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument   actor or reason is missing
@@ -26,8 +27,11 @@ declare
     server ledger.server;
     current_timeline text := substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
     identifier bigint;
+    last_drawn bigint;
+    highest_barrier bigint;
     lifted bigint;
-    outcome text := case when nothing_lost then 'acknowledged' else 'recovered' end;
+    is_known_server boolean;
+    outcome text;
 begin
     if coalesce(btrim(who), '') = '' or coalesce(btrim(why), '') = '' then
         perform ledger.refuse_argument(
@@ -38,16 +42,22 @@ begin
     perform ledger.keep_commit();
     select s.* into server from ledger.server as s for update;
     select c.system_identifier into identifier from pg_control_system() as c;
-    if server.timeline = current_timeline and server.system_identifier = identifier then
+    select s.last_value, coalesce((select max(f.barrier) from ledger.fence as f), 0)
+    into last_drawn, highest_barrier
+    from ledger.token_seq as s;
+    is_known_server := server.timeline = current_timeline and server.system_identifier = identifier;
+    if is_known_server and highest_barrier <= last_drawn then
         return 'nothing_to_do';
     end if;
+    outcome := case when is_known_server or nothing_lost is true then 'acknowledged' else 'recovered' end;
 
-    if not nothing_lost then
-        select greatest(s.last_value, (select max(f.barrier) from ledger.fence as f)) + 1048576
-        into lifted
-        from ledger.token_seq as s;
+    if outcome = 'recovered' or highest_barrier > last_drawn then
+        -- So far ahead that no draw beside this one passes it between the look and the lift.
+        lifted := greatest(last_drawn, highest_barrier) + 1048576;
         perform setval('ledger.token_seq', lifted);
+    end if;
 
+    if outcome = 'recovered' then
         delete from ledger.draw;
         update ledger.fence as f
         set active = lifted,
