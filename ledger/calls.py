@@ -158,6 +158,11 @@ def hold_job(resource: str, wait: timedelta = timedelta(0)) -> Call[None]:
     return _scalar("hold_job", resource=resource, wait=wait)
 
 
+def job_holders(resource: str) -> Call[list[dict[str, Any]]]:
+    """The sessions that hold a job's advisory lock: pid, user, application, since."""
+    return _scalar("job_holders", resource=resource)
+
+
 def free_job(resource: str) -> Call[bool]:
     """Give back a lock that hold_job took; False if this session doesn't hold it."""
     return _scalar("free_job", resource=resource)

@@ -53,13 +53,14 @@ def offline_sql(revisions: str = "head", *, down: bool = False) -> str:
     return out.getvalue()
 
 
+def revisions() -> list[str]:
+    """The revisions in order, by the names of their files. Asking Alembic would take half a second."""
+    return sorted(path.stem for path in (MIGRATIONS / "versions").glob("[0-9]*.py"))
+
+
 def head() -> str:
     """The revision that this release needs."""
-    from alembic.script import ScriptDirectory
-
-    newest = ScriptDirectory.from_config(_config()).get_current_head()
-    assert newest is not None
-    return newest
+    return revisions()[-1]
 
 
 def current(connection: Any) -> str | None:

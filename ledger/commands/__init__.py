@@ -1,20 +1,88 @@
-"""The `ledger` command."""
+"""The `ledger` command. Each command's module is imported when it is called, so that `ledger --help` stays quick."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import click
 
 from ledger import __version__
+from ledger.commands.app import add_global_options, take_global_options
+from ledger.commands.exits import run
+
+COMMANDS = {
+    "import": ("ledger.commands.import_file", "Add refunds from a CSV file, all or nothing."),
+    "settle": ("ledger.commands.settle", "Send a merchant's refunds, each once."),
+    "show": ("ledger.commands.look", "One refund as it stands, and what may be done now."),
+    "list": ("ledger.commands.look", "A merchant's refunds."),
+    "history": ("ledger.commands.look", "Everything that happened to a refund."),
+    "verify": ("ledger.commands.look", "Compare everything that is written down twice."),
+    "claim": ("ledger.commands.by_hand", "Take refunds over by hand, and print the token."),
+    "confirm": ("ledger.commands.by_hand", "Record by hand that the gateway sent a refund."),
+    "fail": ("ledger.commands.by_hand", "Record by hand that the gateway refused for good."),
+    "release": ("ledger.commands.by_hand", "Give back by hand what was certainly not sent."),
+    "unknown": ("ledger.commands.by_hand", "Record by hand that the outcome isn't known."),
+    "kind": ("ledger.commands.kind", "The kinds of jobs and their limits."),
+    "lease": ("ledger.commands.lease", "Who holds what."),
+    "db": ("ledger.commands.db", "The schema: upgrade, downgrade, current, sql."),
+    "gateway": ("ledger.commands.gateway", "The sandbox gateway."),
+    "dev": ("ledger.commands.dev", "Embedded servers, to try things out."),
+    "demo": ("ledger.commands.demo", "See a double send happen, and see it prevented."),
+}
+
+EXIT_CODES = """\b
+Exit codes:
+  0  done; also: nothing to do, done already
+  1  unexpected; or a question was answered with no
+  2  wrong usage or bad input
+  3  refused by the fence
+  4  Postgres or Redis can't be reached
+  5  not found
+  6  busy: a lease, a lock or the gate is held
+  7  a gateway outcome is unknown
+  8  partly done, open rows remain
+  9  the schema is missing or behind
+ 10  a check found problems
+130 / 143  ended by Ctrl-C / SIGTERM, after giving the lease back
+"""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="ledger")
-def ledger() -> None:
-    """Refunds sent once: settle them, look at them, recover by hand."""
+class Commands(click.Group):
+    """The commands by name, each imported when it is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which one needs them, not by the alphabet."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None if there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command("ledger", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@click.version_option(__version__, "-V", "--version", prog_name="ledger")
+@click.pass_context
+def ledger(ctx: click.Context) -> None:
+    """Refunds sent once, also when a worker freezes, dies or is cut off.
+
+    The options below may stand before or after a command.
+    """
+    take_global_options(ctx)
+
+
+add_global_options(ledger, hidden=False)
 
 
 def main() -> None:
     """Run the command and leave with its exit code."""
-    sys.exit(ledger.main(prog_name="ledger", standalone_mode=True))
+    sys.exit(run(ledger))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
@@ -59,7 +59,7 @@ class Database:
         """The result of `call(ledger)`, committed."""
         if self._pool is not None:
             return call(Ledger(self._pool, refusals=self._pool))
-        with self._opened() as connection:
+        with self.connection() as connection:
             return call(blocking_ledger(connection))
 
     def open(self) -> Connection:
@@ -73,7 +73,8 @@ class Database:
             self._pool.putconn(connection)
 
     @contextmanager
-    def _opened(self) -> Iterator[Connection]:
+    def connection(self) -> Iterator[Connection]:
+        """A connection for the length of a block, in autocommit; closed for good at its end."""
         connection = self.open()
         try:
             yield connection
@@ -122,6 +123,15 @@ class AsyncDatabase:
         if inspect.isawaitable(made):
             return await own_async(await made)
         return own(made)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Any]:
+        """A connection for the length of a block, in autocommit; closed for good at its end."""
+        connection = await self.open()
+        try:
+            yield connection
+        finally:
+            await self.close(connection)
 
     async def close(self, connection: Connection | AsyncConnection) -> None:
         """Close it for good, so that no session state comes back to anyone."""

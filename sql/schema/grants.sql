@@ -34,6 +34,7 @@ to ledger_operator;
 
 grant execute on function
     ledger.count_open(text, bigint),
+    ledger.job_holders(text),
     ledger.verify(text)
 to ledger_worker, ledger_operator, ledger_reader;
 
