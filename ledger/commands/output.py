@@ -50,7 +50,7 @@ def one(app: App, data: Row) -> None:
     else:
         width = max(len(name) for name in data)
         for name, value in data.items():
-            if value is not None:
+            if value not in (None, "", [], {}):
                 click.echo(f"{name.replace('_', ' '):<{width}}  {_cell(value)}")
 
 
