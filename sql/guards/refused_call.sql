@@ -8,14 +8,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return format(
-        '%s of %s refused',
+        '%s%s refused',
         coalesce(call ->> 'function', 'write'),
-        coalesce(
+        ' of ' || coalesce(
             (call ->> 'merchant_id') || coalesce(' ' || (call ->> 'refund_id'), ''),
             call ->> 'resource',
             call ->> 'table',
-            call ->> 'kind',
-            'nothing named'
+            call ->> 'kind'
         )
     );
 end;
