@@ -73,6 +73,10 @@ def _scalar(name: LiteralString, **arguments: Any) -> Call[Any]:
     return Call(name, f"select ledger.{name}({_named(arguments)})", arguments, scalar_row)
 
 
+def _void(name: LiteralString, **arguments: Any) -> Call[None]:
+    return Call(name, f"select ledger.{name}({_named(arguments)})", arguments, lambda cursor: lambda values: None)
+
+
 def _rows(name: LiteralString, record: type[T], **arguments: Any) -> Call[T]:
     # Columns are named, never *: a column that is added later must not break an older worker.
     columns = ", ".join(f'"{field.name}"' for field in fields(cast("Any", record)))
@@ -101,7 +105,7 @@ def activate_token(resource: str, token: int, holder: str) -> Call[None]:
 
     Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn or StaleToken.
     """
-    return _scalar("activate_token", resource=resource, token=token, holder=holder)
+    return _void("activate_token", resource=resource, token=token, holder=holder)
 
 
 def get_kind(kind: str) -> Call[Kind]:
@@ -155,7 +159,7 @@ def hold_job(resource: str, wait: timedelta = timedelta(0)) -> Call[None]:
 
     Raises BadArgument, RecoveryNeeded or LockHeld.
     """
-    return _scalar("hold_job", resource=resource, wait=wait)
+    return _void("hold_job", resource=resource, wait=wait)
 
 
 def job_holders(resource: str) -> Call[list[dict[str, Any]]]:

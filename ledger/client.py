@@ -85,7 +85,7 @@ class Ledger:
 
     def __init__(self, connection: Source, *, refusals: Source | None = None) -> None:
         self.connection = connection
-        self.refusals = refusals
+        self.refusals = _fit_for_records(refusals)
 
     def send(self, call: Call[T]) -> list[T]:
         """Send a call and return its rows. Raises the ledger's own errors, and psycopg's others as they are."""
@@ -108,8 +108,8 @@ class Ledger:
         try:
             with _borrow(self.refusals) as connection:
                 connection.execute(call.statement, call.arguments)
-        except psycopg.Error as error:
-            log.warning("refusal_not_recorded", extra={"code": refusal.code, "sqlstate": error.sqlstate})
+        except Exception as error:  # whatever a pool raises: the caller must hear of the refusal
+            log.warning("refusal_not_recorded", exc_info=error, extra={"code": refusal.code})
 
     draw_token = _one(calls.draw_token)
     activate_token = _one(calls.activate_token)
@@ -140,7 +140,7 @@ class AsyncLedger:
 
     def __init__(self, connection: AsyncSource, *, refusals: AsyncSource | None = None) -> None:
         self.connection = connection
-        self.refusals = refusals
+        self.refusals = _fit_for_records(refusals)
 
     async def send(self, call: Call[T]) -> list[T]:
         """Send a call and return its rows. Raises the ledger's own errors, and psycopg's others as they are."""
@@ -167,8 +167,8 @@ class AsyncLedger:
         try:
             async with _borrow_async(self.refusals) as connection:
                 await connection.execute(call.statement, call.arguments)
-        except psycopg.Error as error:
-            log.warning("refusal_not_recorded", extra={"code": refusal.code, "sqlstate": error.sqlstate})
+        except Exception as error:  # whatever a pool raises: the caller must hear of the refusal
+            log.warning("refusal_not_recorded", exc_info=error, extra={"code": refusal.code})
 
     draw_token = _one_async(calls.draw_token)
     activate_token = _one_async(calls.activate_token)
@@ -192,6 +192,14 @@ class AsyncLedger:
     count_open = _many_async(calls.count_open)
     verify = _many_async(calls.verify)
     recover_failover = _one_async(calls.recover_failover)
+
+
+def _fit_for_records(source: T) -> T:
+    if isinstance(source, psycopg.Connection | psycopg.AsyncConnection) and not source.autocommit:
+        raise ValueError(
+            "refusals needs a pool or a connection in autocommit: on this one a record would wait for a commit"
+        )
+    return source
 
 
 @contextmanager
