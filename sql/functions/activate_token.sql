@@ -61,6 +61,8 @@ begin
     end if;
 
     -- Read again: set_kind may have gone by while this waited, and the fence's limits must be the newest.
+    -- Shared, so that a fence that is being made can't miss a change of mode.
+    perform from ledger.kind as k where k.kind = split_part(resource, ':', 1) for share;
     kind := ledger.kind_or_defaults(kind.kind);
 
     perform ledger.keep_commit();
@@ -81,6 +83,7 @@ begin
         barrier = excluded.barrier,
         holder = excluded.holder,
         activated_at = excluded.activated_at,
+        mode = excluded.mode,
         idle_limit_ms = excluded.idle_limit_ms,
         lock_limit_ms = excluded.lock_limit_ms,
         transaction_limit_ms = excluded.transaction_limit_ms,

@@ -1,5 +1,5 @@
--- Run a job under an advisory lock: take it, draw and activate a token, and return that, all in the caller's
--- transaction. Lock, fence and writes live and die together.
+-- Run a job under an advisory lock: take it, draw and activate a token, present it for protected tables, and return
+-- it, all in the caller's transaction. Lock, fence and writes live and die together.
 --
 -- The job lock has a key space of its own: an ordinary fenced write never looks like a held job. A holder whose
 -- client is frozen is ended as activation does it.
@@ -42,6 +42,7 @@ begin
 
     token := ledger.draw_token(resource);
     perform ledger.activate_token(resource, token, holder);
+    perform ledger.bind_token(resource, token);
     return token;
 end;
 $$;

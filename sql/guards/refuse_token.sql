@@ -1,4 +1,4 @@
--- Refuse a token that didn't pass the gate, under the code that fits it.
+-- Refuse a token that didn't pass the gate, under the code that judge_token decides on.
 --
 -- Refuses, first match wins:
 --   LG102 TokenNotDrawn    null, zero or negative
@@ -13,43 +13,32 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    verdict text := ledger.judge_token(resource, token, gate);
+    facts jsonb := '{}';
     own_holder text;
-    last_drawn bigint;
 begin
-    if coalesce(token, 0) <= 0 then
-        perform ledger.refuse_undrawn_token(call, '{}');
+    if token > 0 then
+        facts := jsonb_build_object('resource', resource, 'active', gate.active, 'active_holder', gate.holder);
     end if;
 
-    if token <= gate.barrier then
+    if verdict like 'LG101%' then
         select e.holder into own_holder
         from ledger.event as e
         where e.resource = refuse_token.resource and e.token = refuse_token.token and e.event = 'activated';
 
         perform ledger.refuse_stale_token(
-            call,
-            case when own_holder is null then 'voided' else 'superseded' end,
-            gate.active, gate.holder, gate.activated_at,
+            call, split_part(verdict, ' ', 2), gate.active, gate.holder, gate.activated_at,
             jsonb_build_object(
                 'resource', resource, 'holder', coalesce(call ->> 'holder', own_holder), 'barrier', gate.barrier
             )
         );
+    elsif verdict = 'LG105' then
+        perform ledger.refuse_inactive_token(call, facts);
+    elsif verdict = '40001' then
+        perform ledger.refuse_old_snapshot(call);
+    else
+        perform ledger.refuse_undrawn_token(call, facts);
     end if;
-
-    if exists (
-        select from ledger.draw as d where d.resource = refuse_token.resource and d.token = refuse_token.token
-    ) then
-        perform ledger.refuse_inactive_token(
-            call, jsonb_build_object('resource', resource, 'active', gate.active, 'active_holder', gate.holder)
-        );
-    end if;
-
-    select s.last_value into last_drawn from ledger.token_seq as s;
-    if current_setting('transaction_isolation') = 'read committed' or token > last_drawn then
-        perform ledger.refuse_undrawn_token(
-            call, jsonb_build_object('resource', resource, 'active', gate.active, 'active_holder', gate.holder)
-        );
-    end if;
-    perform ledger.refuse_old_snapshot(call);
 end;
 $$;
 

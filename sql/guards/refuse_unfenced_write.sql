@@ -11,12 +11,22 @@ as $$
 begin
     raise exception using
         errcode = 'LG103',
-        message = format(
-            '%s: %s on %s by %s goes round the ledger''s functions; nothing was changed',
-            ledger.refused_call(call), call ->> 'operation', call ->> 'table', call ->> 'role'
-        ),
+        message = case
+            when call ? 'resource' then format(
+                '%s on %s by %s refused: no token was presented for %s; nothing was changed',
+                call ->> 'operation', call ->> 'table', call ->> 'role', call ->> 'resource'
+            )
+            else format(
+                '%s: %s on %s by %s goes round the ledger''s functions; nothing was changed',
+                ledger.refused_call(call), call ->> 'operation', call ->> 'table', call ->> 'role'
+            )
+        end,
         detail = ledger.refusal_detail(call, '{}'),
-        hint = 'Use the functions of schema ledger; docs/errors.md, LG103, names the one for each purpose.';
+        hint = case
+            when call ? 'resource'
+                then 'Call ledger.present_token(resource, token), or ledger.lock_job, first in the same transaction.'
+            else 'Use the functions of schema ledger; docs/errors.md, LG103, names the one for each purpose.'
+        end;
 end;
 $$;
 

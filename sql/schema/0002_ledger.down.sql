@@ -2,7 +2,7 @@
 --
 -- Locks        ACCESS EXCLUSIVE on every table of the schema.
 -- Transaction  runs inside one.
--- Reversible   no. Refuses while there are refunds, unless ledger.discard is set to on: that setting says that
+-- Reversible   no. Refuses while tables of other people are protected, and while there are refunds, unless ledger.discard is set to on: that setting says that
 --              the record of the money may go.
 -- Needs        membership in ledger_owner and ledger_fn.
 
@@ -17,6 +17,12 @@ begin
     if coalesce(current_setting('ledger.discard', true), '') <> 'on' and exists (select from ledger.refund) then
         raise exception 'the ledger holds refunds; nothing was changed'
             using hint = 'Dump the schema first. Then set ledger.discard to on for this session, and try again.';
+    end if;
+
+    if exists (select from ledger.protected_table) then
+        raise exception 'tables are still protected: %; nothing was changed',
+            (select string_agg(p.relation::text, ', ') from ledger.protected_table as p)
+            using hint = 'Their owners run select ledger.unprotect_table(table) first.';
     end if;
 
     for dropped in
@@ -53,8 +59,8 @@ drop type
     ledger.gate_pass, ledger.claim, ledger.move, ledger.row_outcome, ledger.added, ledger.open_count, ledger.finding,
     ledger.kind_limits;
 drop table
-    ledger.refusal, ledger.event, ledger.journal, ledger.refund, ledger.draw, ledger.fence, ledger.kind,
-    ledger.server, ledger.transition, ledger.currency;
+    ledger.exemption, ledger.protected_table, ledger.refusal, ledger.event, ledger.journal, ledger.refund, ledger.draw,
+    ledger.fence, ledger.kind, ledger.server, ledger.transition, ledger.currency;
 drop sequence ledger.token_seq, ledger.refusal_seq;
 revoke usage on schema ledger from ledger_fn, ledger_worker, ledger_operator, ledger_reader;
 

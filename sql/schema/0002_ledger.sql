@@ -299,7 +299,10 @@ create table ledger.event (
     actor text default nullif(current_setting('ledger.actor', true), ''),
     reason text default nullif(current_setting('ledger.reason', true), ''),
     detail jsonb,
-    constraint event_is_known check (event in ('activated', 'session_ended', 'kind_set', 'recovered'))
+    constraint event_is_known check (event in (
+        'activated', 'session_ended', 'kind_set', 'mode_set', 'recovered',
+        'protected', 'unprotected', 'exempted', 'paused', 'resumed', 'lease_broken', 'held'
+    ))
 );
 
 create index event_by_resource on ledger.event (resource, token);
@@ -308,7 +311,7 @@ comment on table ledger.event is
     'What happened to fences and kinds: who held a resource when, under which token. Append-only.';
 comment on column ledger.event.event_id is 'Rises with time, roughly: it is taken before the commit.';
 comment on column ledger.event.at is 'When, by the server''s clock.';
-comment on column ledger.event.event is 'activated, session_ended, kind_set or recovered.';
+comment on column ledger.event.event is 'What happened.';
 comment on column ledger.event.kind is 'The kind it concerns.';
 comment on column ledger.event.resource is 'The resource it concerns; null for a whole kind or server.';
 comment on column ledger.event.token is 'The token that was activated.';
@@ -376,6 +379,48 @@ comment on column ledger.refusal.database_user is 'The session''s user.';
 comment on column ledger.refusal.application_name is 'The session''s application_name.';
 comment on column ledger.refusal.client_address is 'Where it connected from; null over a socket.';
 comment on column ledger.refusal.actor is 'The person who acted.';
+
+
+create table ledger.protected_table (
+    relation regclass primary key,
+    resource text collate "C",
+    kind text collate "C" not null,
+    column_name text,
+    stamp boolean not null,
+    protected_by text not null default session_user,
+    protected_at timestamptz not null default clock_timestamp(),
+    constraint one_resource_or_one_a_row check ((resource is null) <> (column_name is null))
+);
+
+comment on table ledger.protected_table is
+    'The tables that the fence guards: what their triggers should say, for verify and for protecting them again.';
+comment on column ledger.protected_table.relation is 'The table; for a partitioned one, the parent.';
+comment on column ledger.protected_table.resource is 'The resource that guards every row; null where each row has its own.';
+comment on column ledger.protected_table.kind is 'The kind of the resource.';
+comment on column ledger.protected_table.column_name is
+    'The column a row''s resource comes from, <kind>:<value>; null where one resource guards every row.';
+comment on column ledger.protected_table.stamp is 'Whether a column fence shows which token wrote a row last.';
+comment on column ledger.protected_table.protected_by is 'The session''s user.';
+comment on column ledger.protected_table.protected_at is 'When it was protected.';
+
+create table ledger.exemption (
+    transaction xid8 not null,
+    relation regclass not null,
+    at timestamptz not null default clock_timestamp(),
+    database_user text not null default session_user,
+    actor text not null,
+    reason text not null,
+    primary key (transaction, relation)
+);
+
+comment on table ledger.exemption is
+    'Transactions that an operator let write to a protected table without a token, and why. Append-only.';
+comment on column ledger.exemption.transaction is 'The transaction.';
+comment on column ledger.exemption.relation is 'The protected table.';
+comment on column ledger.exemption.at is 'When.';
+comment on column ledger.exemption.database_user is 'The session''s user.';
+comment on column ledger.exemption.actor is 'The person who acted.';
+comment on column ledger.exemption.reason is 'Why.';
 
 
 create type ledger.gate_pass as (
@@ -628,7 +673,8 @@ grant usage on schema ledger to ledger_fn, ledger_worker, ledger_operator, ledge
 grant select on all tables in schema ledger to ledger_fn, ledger_worker, ledger_operator, ledger_reader;
 grant insert, update, delete on ledger.fence, ledger.draw to ledger_fn;
 grant insert, update on ledger.refund, ledger.kind, ledger.server to ledger_fn;
-grant insert on ledger.journal, ledger.event, ledger.refusal to ledger_fn;
+grant insert, update, delete on ledger.protected_table to ledger_fn;
+grant insert on ledger.journal, ledger.event, ledger.refusal, ledger.exemption to ledger_fn;
 grant usage, select, update on ledger.token_seq to ledger_fn;
 grant usage, select on ledger.refusal_seq to ledger_fn;
 

@@ -9,7 +9,8 @@ declare
     name text;
 begin
     foreach name in array array[
-        'refund', 'journal', 'fence', 'draw', 'kind', 'event', 'refusal', 'server', 'currency', 'transition'
+        'refund', 'journal', 'fence', 'draw', 'kind', 'event', 'refusal', 'server', 'currency', 'transition',
+        'protected_table', 'exemption'
     ]
     loop
         if not exists (

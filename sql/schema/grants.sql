@@ -24,11 +24,23 @@ grant execute on function
     ledger.release_refund(text, text, bigint, text, jsonb),
     ledger.mark_unknown(text, text, bigint, text, jsonb),
     ledger.accept_refund(text, text, bigint, text, jsonb),
-    ledger.record_refusal(text, text, jsonb)
+    ledger.record_refusal(text, text, jsonb),
+    ledger.present_token(text, bigint),
+    ledger.present_tokens(jsonb),
+    ledger.protect_table(regclass, text, text, text, boolean),
+    ledger.register_table(regclass, text, text, text, boolean),
+    ledger.missing_triggers(regclass),
+    ledger.unprotect_table(regclass),
+    ledger.unregister_table(regclass),
+    ledger.check_write(),
+    ledger.check_row(),
+    ledger.stamp_row()
 to ledger_worker, ledger_operator;
 
 grant execute on function
     ledger.set_kind(text, text, interval, interval, interval, interval, integer, interval, text, text),
+    ledger.set_mode(text, text, text, text, boolean, interval),
+    ledger.exempt_transaction(regclass, text, text),
     ledger.recover_failover(boolean, text, text)
 to ledger_operator;
 

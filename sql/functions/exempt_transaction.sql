@@ -1,0 +1,51 @@
+-- Let this transaction write to a protected table without a token: for an operator's data migration.
+--
+-- It is on record, with actor and reason, and fenced writers to the table are kept out until it ends. It waits for
+-- those under way two seconds at most.
+--
+-- Refuses, first match wins:
+--   LG304 BadArgument   actor or reason is missing, or the table isn't protected
+--   55P03               fenced writers are under way
+
+create or replace function ledger.exempt_transaction(relation regclass, actor text default null, reason text default null)
+returns void
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    call jsonb := jsonb_build_object('function', 'exempt_transaction', 'table', relation::text);
+    who text := coalesce(actor, nullif(current_setting('ledger.actor', true), ''));
+    why text := coalesce(reason, nullif(current_setting('ledger.reason', true), ''));
+    callers_limit text := current_setting('lock_timeout');
+    callers_ms integer := nullif(ledger.setting_ms('lock_timeout'), 0);
+    part oid;
+begin
+    perform ledger.check_person(call, who, why);
+    if not exists (select from ledger.protected_table as p where p.relation = exempt_transaction.relation) then
+        perform ledger.refuse_argument(call, 'the table is not protected');
+    end if;
+
+    for part in
+        select relation::oid union select tree.relid::oid from pg_partition_tree(relation) as tree order by 1
+    loop
+        begin
+            perform set_config('lock_timeout', least(2000, callers_ms)::text, true);
+            perform pg_advisory_xact_lock(hashtextextended(part::text, 5));
+            perform set_config('lock_timeout', callers_limit, true);
+        exception
+            when lock_not_available then
+                perform ledger.refuse_busy_switch(call, hashtextextended(part::text, 5));
+        end;
+        insert into ledger.exemption (transaction, relation, actor, reason)
+        values (pg_current_xact_id(), part, who, why)
+        on conflict do nothing;
+    end loop;
+
+    insert into ledger.event (event, actor, reason, detail)
+    values ('exempted', who, why, jsonb_build_object('table', relation::text, 'transaction', pg_current_xact_id()::text));
+end;
+$$;
+
+comment on function ledger.exempt_transaction(regclass, text, text) is
+    'Let this transaction write to a protected table without a token, on record. Refuses: LG304, 55P03.';

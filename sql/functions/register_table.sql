@@ -1,0 +1,66 @@
+-- The entry of a protected table, and everything that can be wrong with it. protect_table calls it; called alone it
+-- protects nothing, and verify says so.
+--
+-- Refuses, first match wins:
+--   LG304 BadArgument   not a table of one's own, not exactly one way of naming the resource, or a column of a type
+--                       that can't name one
+
+create or replace function ledger.register_table(
+    relation regclass,
+    resource text,
+    kind text,
+    column_name text,
+    stamp boolean
+)
+returns void
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    call jsonb := jsonb_build_object('function', 'protect_table', 'table', relation::text);
+    protection ledger.protected_table;
+begin
+    perform ledger.check_owner(call, relation);
+    if stamp is null or (resource is null) = (column_name is null) or (column_name is null) <> (kind is null) then
+        perform ledger.refuse_argument(call, 'give either resource, or kind and column_name; stamp is true or false');
+    end if;
+    if resource is not null then
+        perform ledger.check_resource(call, resource);
+    else
+        perform ledger.check_resource(call, kind || ':x');
+        perform ledger.check_column(call, relation, column_name);
+    end if;
+    if coalesce(kind, split_part(resource, ':', 1)) = 'settle' then
+        perform ledger.refuse_argument(call, 'kind settle guards refunds; choose another for your tables');
+    end if;
+    perform ledger.ensure_kind(coalesce(kind, split_part(resource, ':', 1)), 'advisory');
+
+    select p.* into protection from ledger.protected_table as p where p.relation = register_table.relation;
+    if found
+        and protection.resource is not distinct from resource
+        and protection.column_name is not distinct from column_name
+        and (kind is null or protection.kind = kind)
+        and protection.stamp = stamp
+    then
+        return;
+    end if;
+
+    insert into ledger.protected_table (relation, resource, kind, column_name, stamp)
+    values (relation, resource, coalesce(kind, split_part(resource, ':', 1)), column_name, stamp)
+    on conflict on constraint protected_table_pkey do update
+    set resource = excluded.resource,
+        kind = excluded.kind,
+        column_name = excluded.column_name,
+        stamp = excluded.stamp;
+
+    insert into ledger.event (event, kind, resource, detail)
+    values (
+        'protected', coalesce(kind, split_part(resource, ':', 1)), resource,
+        jsonb_build_object('table', relation::text, 'column_name', column_name, 'stamp', stamp)
+    );
+end;
+$$;
+
+comment on function ledger.register_table(regclass, text, text, text, boolean) is
+    'The entry of a protected table; called by protect_table. Refuses: LG304.';
