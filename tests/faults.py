@@ -29,6 +29,7 @@ class FaultProxy:
         self.replies_passed = 0
         self._mode: Mode = "pass"
         self._to_lose: int | None = None
+        self._to_pass: int | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
@@ -46,6 +47,14 @@ class FaultProxy:
     def lose_replies(self, count: int = 1) -> None:
         """Lose the next replies, then pass again."""
         self._do(lambda: self._set("drop_reply", count))
+
+    def go_dark_after(self, replies: int) -> None:
+        """Pass that many replies, then be a black hole."""
+
+        def change() -> None:
+            self._mode, self._to_pass = "pass", replies
+
+        self._do(change)
 
     def cut(self) -> None:
         """Cut every open connection."""
@@ -91,7 +100,7 @@ class FaultProxy:
         assert done.wait(5)
 
     def _set(self, mode: Mode, to_lose: int | None) -> None:
-        self._mode, self._to_lose = mode, to_lose
+        self._mode, self._to_lose, self._to_pass = mode, to_lose, None
         if mode == "refuse":
             self._cut()
 
@@ -115,9 +124,7 @@ class FaultProxy:
         pair = {writer, up_writer}
         self._open |= pair
         try:
-            await asyncio.gather(
-                self._pump(reader, up_writer, False, pair), self._pump(up_reader, writer, True, pair)
-            )
+            await asyncio.gather(self._pump(reader, up_writer, False, pair), self._pump(up_reader, writer, True, pair))
         except (OSError, asyncio.CancelledError):
             pass
         finally:
@@ -139,6 +146,10 @@ class FaultProxy:
                         self._mode = "pass"
                 break
             self.replies_passed += replies
+            if replies and self._to_pass is not None:
+                self._to_pass -= 1
+                if self._to_pass == 0:
+                    self._mode = "blackhole"
             writer.write(data)
             await writer.drain()
         for each in pair:

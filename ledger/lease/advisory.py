@@ -47,6 +47,7 @@ class JobSession:
         self._told_pid = connection.info.backend_pid
         self._pending = False
         self._asked_now = False
+        self._retired = False
         self.asking = threading.Lock()
 
     def prepare(self, resource: str, ttl: float) -> None:
@@ -75,15 +76,25 @@ class JobSession:
             self.start()
             return self.finish(time.monotonic() + patience)
 
+    def retire(self, patience: float) -> Reply:
+        """The last `ping`. From here on the session is its owner's alone; the watchdog gets no answer."""
+        with self.asking:
+            self.start()
+            reply = self.finish(time.monotonic() + patience)
+            self._retired = True
+            return reply
+
     def start(self) -> None:
         """Ask, unless an earlier question is still open. Under `asking`, up to `finish`."""
-        self._asked_now = not self._pending
+        self._asked_now = not (self._pending or self._retired)
         if self._asked_now:
             with suppress(SessionEnded):  # `finish` meets it again
                 self._send(PING)
 
     def finish(self, until: float) -> Reply:
         """The answer, if it comes before the monotonic time `until`."""
+        if self._retired:
+            return Reply.NO_ANSWER
         try:
             answer = self._answer(until)
             if answer is not None and not self._asked_now:

@@ -107,7 +107,7 @@ class AsyncDatabase:
             return await in_thread(partial(self._blocking.run, call))
         connection = await self.open()
         if isinstance(connection, psycopg.Connection):
-            return await in_thread(partial(_run_and_close, connection, call))
+            return await in_thread(partial(_run_and_close, connection, call), stop=connection.cancel_safe)
         try:
             return await call(async_ledger(connection))
         finally:
@@ -178,16 +178,24 @@ def async_ledger(connection: AsyncConnection) -> AsyncLedger:
     return AsyncLedger(connection, refusals=connection)
 
 
-async def in_thread(call: Callable[[], T], *, finish: bool = False, drop: Callable[[T], None] | None = None) -> T:
+async def in_thread(
+    call: Callable[[], T],
+    *,
+    finish: bool = False,
+    stop: Callable[[], None] | None = None,
+    drop: Callable[[T], None] | None = None,
+) -> T:
     """Run a blocking call without blocking the event loop.
 
-    When the caller is cancelled meanwhile: with `finish`, the call is waited for all the same; with `drop`,
-    its result is handed to that as soon as it is there. Then the cancellation goes on.
+    When the caller is cancelled meanwhile, `stop` is called to make the call end early, `drop` is given its
+    result once it is there, and with `finish` its end is waited for. Then the cancellation goes on.
     """
     future = asyncio.get_running_loop().run_in_executor(_threads.executor, call)
     try:
         await asyncio.wait({future})
     except asyncio.CancelledError:
+        if stop is not None:
+            _threads.executor.submit(stop)
         if drop is not None:
             future.add_done_callback(partial(_drop_result, drop))
         while finish and not future.done():

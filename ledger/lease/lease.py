@@ -19,6 +19,7 @@ import secrets
 import socket
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from os import getpid
@@ -52,6 +53,7 @@ log = logging.getLogger("ledger.lease")
 ACTIVATIONS = 3
 """How often a lease tries to activate, each time with a newer number, before it calls the resource busy."""
 
+_PLACES = {"redis": "Redis", "advisory": "Postgres"}
 _WHY: dict[str, str] = {
     "superseded": "another holder has it",
     "expired": "it ran out before it was renewed, as when the process was frozen",
@@ -240,9 +242,6 @@ class _Lease:
         raise NotImplementedError
 
 
-_PLACES = {"redis": "Redis", "advisory": "Postgres"}
-
-
 class _InRedis(_Lease):
     """A lease that is a key in Redis."""
 
@@ -373,7 +372,7 @@ class _InPostgres(_Lease):
             return False
         try:
             # Only a server that answers is asked to free the lock; closing the session frees it as well.
-            reply: Reply = yield Do(partial(session.ping, patience_for(self.ttl)))
+            reply: Reply = yield Do(partial(session.retire, patience_for(self.ttl)))
             if reply is not Reply.HELD:
                 return False
             freed: bool = yield Sql(lambda ledger: ledger.free_job(self.resource), on=session)
@@ -453,8 +452,6 @@ class _Awaiting(_Lease):
         self._body = asyncio.current_task()
         assert self._body is not None
         self._cancelling = self._body.cancelling()
-        if self.lost is not None:
-            self._cancel_body()
         return self
 
     async def __aexit__(
@@ -462,10 +459,9 @@ class _Awaiting(_Lease):
     ) -> None:
         body, self._body = self._body, None
         assert body is not None
-        by_us = by_others = False
+        by_us = False
         if self._cancelled:
-            delivered = isinstance(error, asyncio.CancelledError) or await _swallow_cancel()
-            by_others = body.uncancel() > self._cancelling and delivered
+            by_others = body.uncancel() > self._cancelling
             by_us = isinstance(error, asyncio.CancelledError) and not by_others
         try:
             await _finish(run_async(self._back_out(), self._step))
@@ -474,12 +470,11 @@ class _Awaiting(_Lease):
                 raise
         if by_us:
             raise self._lost_error(self.lost or "expired") from error
-        if by_others and error is None:
-            raise asyncio.CancelledError
 
     def _on_lost(self, reason: Reason) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._cancel_body)
+        with suppress(RuntimeError):  # the loop is closed, and the body gone with it
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._cancel_body)
 
     def _cancel_body(self) -> None:
         if self._body is not None and not self._cancelled:
@@ -495,7 +490,9 @@ class _Awaiting(_Lease):
             case Sql(call, JobSession(connection=connection)):
                 if isinstance(connection, psycopg.AsyncConnection):
                     return await call(async_ledger(connection))
-                return await in_thread(lambda: call(blocking_ledger(connection)), finish=True)
+                return await in_thread(
+                    lambda: call(blocking_ledger(connection)), finish=True, stop=connection.cancel_safe
+                )
             case Open():
                 return JobSession(await self._db.open())
             case Close(session):
@@ -515,15 +512,6 @@ async def _finish(course: Coroutine[Any, Any, T]) -> T:
     if cancelled is not None:
         raise cancelled
     return result
-
-
-async def _swallow_cancel() -> bool:
-    """Take delivery of a cancellation that was asked for while the body was ending. False: there was none."""
-    try:
-        await asyncio.sleep(0)
-    except asyncio.CancelledError:
-        return True
-    return False
 
 
 class Lease(_InRedis, _Blocking):

@@ -360,10 +360,17 @@ def server_of(source: RedisLike) -> Server:
             socket_timeout=patience,
             socket_connect_timeout=patience,
         )
+        wire.connect()  # sending would connect as well, but past a Sentinel
         return cast("_Wire", wire)
 
-    path = settings.get("path")
-    return Server(connect, path or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}")
+    return Server(connect, _name(settings))
+
+
+def _name(settings: dict[str, Any]) -> str:
+    """What to call a server in an error. Never its password."""
+    if "connection_pool" in settings:
+        return f"Sentinel service {getattr(settings['connection_pool'], 'service_name', 'of unknown name')}"
+    return settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
 
 
 def _recipe(source: RedisLike) -> tuple[type[Any], dict[str, Any]]:

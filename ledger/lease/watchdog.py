@@ -105,6 +105,8 @@ class Hold:
 
     def heard(self, reply: Reply, value: str, sent_at: float) -> None:
         """Take in what the server said to a renewal of `value` that was sent at `sent_at`."""
+        if self.closed:
+            return
         if reply is Reply.HELD:
             self.renewed(sent_at)
         elif reply is Reply.NO_ANSWER:
@@ -128,7 +130,10 @@ class Hold:
             self._lost = reason
         log.warning("lease on %s lost: %s", self.resource, reason)
         if self._on_lost is not None:
-            self._on_lost(reason)
+            try:
+                self._on_lost(reason)
+            except Exception:  # the watchdog goes on for the others
+                log.exception("lease on %s: its holder could not be told that it is lost", self.resource)
 
     def close(self) -> None:
         """The holder gives the lease back: whatever comes after that is no loss."""
@@ -159,8 +164,9 @@ class Watchdog:
         with self._changed:
             self._holds.add(hold)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="ledger-lease-watchdog", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="ledger-lease-watchdog", daemon=True)
+                thread.start()
+                self._thread = thread
             self._changed.notify()
 
     def forget(self, hold: Hold) -> None:

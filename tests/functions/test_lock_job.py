@@ -224,8 +224,10 @@ def test_a_job_runs_at_every_isolation_level(
     connection: Connection, ledger: Ledger, level: psycopg.IsolationLevel
 ) -> None:
     connection.isolation_level = level
-
-    assert ledger.lock_job(JOB, ALICE) < ledger.lock_job(JOB, BOB)
+    with connection.transaction():
+        first = ledger.lock_job(JOB, ALICE)
+    with connection.transaction():
+        assert ledger.lock_job(JOB, BOB) > first
 
 
 @pytest.mark.parametrize("resource", MALFORMED.values(), ids=MALFORMED.keys())

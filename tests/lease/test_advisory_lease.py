@@ -213,6 +213,24 @@ def test_a_late_answer_is_not_taken_for_a_new_one(
         assert session.ping(0.1).value == "no answer"
 
 
+def test_the_watchdog_keeps_off_a_session_that_is_being_given_back(take_job: Take) -> None:
+    with take_job(ttl=30) as lease:
+        session = lease._session
+        assert session is not None
+
+        assert session.retire(1.0).value == "held"
+
+        assert session.ping(1.0).value == "no answer"
+        assert not session._pending
+
+
+def test_a_refused_attempt_leaves_a_record(take_job: Take, admin: psycopg.Connection[Any]) -> None:
+    with take_job(), pytest.raises(Busy):
+        take_job().acquire()
+
+    assert admin.execute("select code from ledger.refusal").fetchall() == [("LG104",)]
+
+
 def test_a_cut_connection_is_a_lost_job(take_job: Take, dark_dsn: tuple[str, FaultProxy], until: Until) -> None:
     dsn, proxy = dark_dsn
     with take_job(db=dsn) as lease:
@@ -308,18 +326,29 @@ def test_losing_an_asyncio_job_cancels_the_body(
     assert lost.value.reason == "broken"
 
 
+@pytest.mark.parametrize("world", ["asyncio", "blocking"])
 def test_a_cancelled_asyncio_waiter_holds_nothing(
-    take_job_async: TakeAsync, take_job: Take, holders: Holders, until: Until, admin: Any
+    take_job_async: TakeAsync,
+    take_job: Take,
+    holders: Holders,
+    until: Until,
+    admin: Any,
+    dsn: str,
+    world: str,
 ) -> None:
+    db: Any = dsn if world == "asyncio" else lambda: psycopg.connect(dsn)
+
     def is_waiting() -> object:
         return admin.execute("select 1 from pg_stat_activity where wait_event = 'advisory'").fetchone()
 
     async def body() -> None:
-        waiting = asyncio.create_task(take_job_async(wait=20).acquire())
+        waiting = asyncio.create_task(take_job_async(db=db, wait=20).acquire())
         await asyncio.to_thread(until, is_waiting)
         waiting.cancel()
+        start = time.monotonic()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+        assert time.monotonic() - start < 2
 
     with take_job():
         asyncio.run(body())

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -13,6 +15,8 @@ import redis
 from ledger.client import Ledger
 from ledger.errors import Busy, LeaseLost
 from ledger.lease import AsyncLease, Lease
+from ledger.lease.lease import _finish
+from ledger.lease.redis_lock import Entry
 from tests.faults import FaultProxy
 
 RESOURCE = "settle:m_1"
@@ -272,6 +276,64 @@ def test_a_release_is_finished_though_it_is_cancelled(
     asyncio.run(body())
 
     assert server.get(KEY) is None
+
+
+def test_what_must_be_finished_is_finished_however_often_it_is_cancelled() -> None:
+    finished = False
+
+    async def work() -> None:
+        nonlocal finished
+        await asyncio.sleep(0.1)
+        finished = True
+
+    async def body() -> None:
+        task = asyncio.create_task(_finish(work()))
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(body())
+
+    assert finished
+
+
+def test_a_take_that_is_under_way_when_it_is_cancelled_is_given_back(take_async: Take, server: redis.Redis) -> None:
+    lease = take_async(ttl=30)
+    take, taking = lease._lock.take, threading.Event()
+
+    def take_slowly(value: str, ttl: float) -> Entry | None:
+        taking.set()
+        time.sleep(0.2)
+        return take(value, ttl)
+
+    lease._lock.take = take_slowly  # type: ignore[method-assign]
+
+    async def body() -> None:
+        acquiring = asyncio.create_task(lease.acquire())
+        await asyncio.to_thread(taking.wait)
+        acquiring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acquiring
+
+    asyncio.run(body())
+    time.sleep(0.3)
+
+    assert server.get(KEY) is None
+
+
+def test_a_body_that_shrugs_off_the_cancellation_ends_as_it_likes(take_async: Take, server: redis.Redis) -> None:
+    async def body() -> None:
+        async with take_async():
+            server.delete(KEY)
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(10)
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    asyncio.run(body())
 
 
 def test_a_cancelled_waiter_leaves_no_lease(take_async: Take, take: TakeBlocking, server: redis.Redis) -> None:

@@ -178,6 +178,27 @@ def test_what_comes_after_the_lease_was_given_back_is_no_loss() -> None:
     assert hold.remaining() == 0.0
 
 
+def test_a_connection_that_died_while_idle_costs_no_renewal(keep: Keep, redis_url: str, server: redis.Redis) -> None:
+    hold = keep(redis_url, ttl=30)
+    server.client_kill_filter(_type="normal", skipme=True)
+
+    assert hold.keeper.renew([hold], patience_for(30)) == [Reply.HELD]
+
+
+def test_a_server_that_falls_silent_in_the_middle_is_waited_for_once_and_not_for_each_lease(
+    keep: Keep, proxy: FaultProxy, proxied_url: str, server: redis.Redis
+) -> None:
+    holds = [keep(proxied_url, f"settle:m_{number}", ttl=30) for number in range(20)]
+    server.script_flush()  # so that each has to be asked about again
+    proxy.go_dark_after(replies=1)
+    start = time.monotonic()
+
+    replies = holds[0].keeper.renew(holds, 1.0)
+
+    assert replies == [Reply.NO_ANSWER] * 20
+    assert time.monotonic() - start < 4
+
+
 @pytest.mark.parametrize("swapping", [True, False])
 def test_an_answer_that_crossed_with_a_swap_is_no_loss(swapping: bool) -> None:
     hold = Hold(_Broken(), None, RESOURCE, MINE, 60, time.monotonic())
@@ -200,6 +221,22 @@ class _Broken:
     def renew(self, holds: Sequence[Hold], patience: float) -> Sequence[Reply]:
         self.asked += 1
         raise RuntimeError("a mistake")
+
+
+def test_the_watchdog_survives_a_holder_that_cannot_be_told(
+    keep: Keep, redis_url: str, server: redis.Redis, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(reason: Reason) -> None:
+        raise RuntimeError("a mistake")
+
+    good, bad = keep(redis_url), keep(redis_url, "settle:m_2", on_lost=fail)
+    server.delete("lock:{settle:m_2}")
+    until(lambda: bad.lost)
+    first = good.until
+
+    until(lambda: good.until > first)
+
+    assert "could not be told" in caplog.text
 
 
 def test_the_watchdog_survives_a_mistake_in_a_renewal(
@@ -274,6 +311,18 @@ def test_a_forked_child_keeps_leases_of_its_own(keep: Keep, redis_url: str, serv
     assert in_child(childs_lease) == "(None, True, 1)"
     assert parents.lost is None
     assert server.get(KEY) == MINE
+
+
+def test_a_forked_child_does_not_talk_on_its_parents_connections(redis_url: str) -> None:
+    lock = RedisLock(redis_url, RESOURCE)
+
+    def connection() -> object:
+        return lock.server.call(lock, ("CLIENT", "ID"), 1.0)
+
+    parents = repr(connection())
+
+    assert in_child(connection) != parents
+    assert repr(connection()) == parents
 
 
 def test_a_fork_while_the_watchdog_is_busy_leaves_no_lock_behind() -> None:
