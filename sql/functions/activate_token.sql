@@ -12,6 +12,7 @@
 --                          token or written under the resource: activate before writing
 --   55P03                  older writes are still in flight after idle limit, one second and lock limit
 --   LG106 RecoveryNeeded   the server was promoted or restored
+--   LG107 Paused           an operator paused the resource or its kind
 --   LG102 TokenNotDrawn    nobody drew that number
 --   LG101 StaleToken       it was superseded or voided, or is active under another holder
 
@@ -40,6 +41,7 @@ begin
         (extract(epoch from kind.lock_limit) * 1000)::integer
     );
     perform ledger.check_server(call);
+    perform ledger.check_paused(call, resource);
     perform ledger.limit_transaction(
         (extract(epoch from kind.idle_limit) * 1000)::integer,
         (extract(epoch from kind.transaction_limit) * 1000)::integer
@@ -100,4 +102,4 @@ end;
 $$;
 
 comment on function ledger.activate_token(text, bigint, text) is
-    'Make a drawn token the only valid one of its resource. Refuses: LG304, 55P03, LG106, LG102, LG101.';
+    'Make a drawn token the only valid one of its resource. Refuses: LG304, 55P03, LG106, LG107, LG102, LG101.';

@@ -11,6 +11,7 @@
 -- Refuses, first match wins:
 --   LG304 BadArgument         an id is null
 --   LG106 RecoveryNeeded      the server was promoted or restored
+--   LG107 Paused              an operator paused the merchant or the kind
 --   LG102, LG105, LG101       the token isn't the active one, or the row carries a newer one
 --   LG201 NoSuchRefund        there is nothing to claim
 --   LG202 RefundFinished      a second claim would pay twice
@@ -39,6 +40,9 @@ begin
     end if;
 
     gate := ledger.pass_gate('claim_refund', 'settle:' || merchant_id, token);
+    if gate.is_paused then
+        perform ledger.check_paused(ledger.claim_call(merchant_id, refund_id, token), 'settle:' || merchant_id);
+    end if;
     if gate.verdict is not null then
         perform ledger.refuse_token(
             ledger.claim_call(merchant_id, refund_id, token), 'settle:' || merchant_id, token, gate
@@ -103,4 +107,4 @@ $$;
 
 comment on function ledger.claim_refund(text, text, bigint) is
     'Take one refund for sending, under the active token. '
-    'Refuses: LG304, LG106, LG102, LG105, LG101, LG201, LG202, LG204.';
+    'Refuses: LG304, LG106, LG107, LG102, LG105, LG101, LG201, LG202, LG204.';

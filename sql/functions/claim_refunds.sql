@@ -11,6 +11,7 @@
 -- Refuses, first match wins:
 --   LG304 BadArgument     the merchant or the cursor is null, or max_rows isn't from 1 to 1000
 --   LG106 RecoveryNeeded  the server was promoted or restored
+--   LG107 Paused          an operator paused the merchant or the kind
 --   LG102, LG105, LG101   the token isn't the active one
 
 create or replace function ledger.claim_refunds(
@@ -53,6 +54,9 @@ begin
     end if;
 
     gate := ledger.pass_gate('claim_refunds', 'settle:' || merchant_id, token);
+    if gate.is_paused then
+        perform ledger.check_paused(call, 'settle:' || merchant_id);
+    end if;
     if gate.verdict is not null then
         perform ledger.refuse_token(call, 'settle:' || merchant_id, token, gate);
     end if;
@@ -140,4 +144,4 @@ $$;
 
 comment on function ledger.claim_refunds(text, bigint, integer, text, boolean) is
     'Take a merchant''s next refunds for sending, in order, after a cursor. '
-    'Refuses: LG304, LG106, LG102, LG105, LG101.';
+    'Refuses: LG304, LG106, LG107, LG102, LG105, LG101.';

@@ -7,6 +7,7 @@
 -- Refuses, first match wins:
 --   LG304 BadArgument      the resource isn't kind:name
 --   LG106 RecoveryNeeded   the server was promoted or restored, or its sequence is far behind the barrier
+--   LG107 Paused           an operator paused the resource or its kind
 
 create or replace function ledger.draw_token(resource text)
 returns bigint
@@ -21,6 +22,7 @@ declare
 begin
     perform ledger.check_resource(call, resource);
     perform ledger.check_server(call);
+    perform ledger.check_paused(call, resource);
     perform ledger.keep_commit();
 
     select coalesce(max(f.barrier), 0) into barrier from ledger.fence as f where f.resource = draw_token.resource;
@@ -38,4 +40,4 @@ end;
 $$;
 
 comment on function ledger.draw_token(text) is
-    'Draw a number for one attempt at a resource. Refuses: LG304, LG106.';
+    'Draw a number for one attempt at a resource. Refuses: LG304, LG106, LG107.';

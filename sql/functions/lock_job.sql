@@ -8,6 +8,7 @@
 --   LG304 BadArgument      the resource or the holder is malformed, the kind's leases live in Redis, or this
 --                          transaction has already written under the resource
 --   LG106 RecoveryNeeded   the server was promoted or restored
+--   LG107 Paused           an operator paused the job or its kind
 --   LG104 LockHeld         the job is running
 --   55P03                  older writes are still in flight
 
@@ -48,4 +49,4 @@ end;
 $$;
 
 comment on function ledger.lock_job(text, text) is
-    'Take a job''s advisory lock and return an active token, in this transaction. Refuses: LG304, LG106, LG104, 55P03.';
+    'Take a job''s advisory lock and return an active token, in this transaction. Refuses: LG304, LG106, LG107, LG104, 55P03.';

@@ -32,11 +32,7 @@ declare
     before ledger.kind_limits;
     wanted ledger.kind_limits;
 begin
-    if coalesce(btrim(who), '') = '' or coalesce(btrim(why), '') = '' then
-        perform ledger.refuse_argument(
-            call, 'actor and reason are needed, as arguments or as ledger.actor and ledger.reason'
-        );
-    end if;
+    perform ledger.check_person(call, who, why);
     if coalesce(kind !~ '^[^[:cntrl:]:{}]{1,100}$', true) then
         perform ledger.refuse_argument(call, 'a kind is printable, without colon or braces, at most 100 characters');
     end if;

@@ -160,7 +160,7 @@ begin
         jsonb_build_object('table', c.name, 'enabled', t.tgenabled)
     from unnest(array[
         'refund', 'journal', 'fence', 'draw', 'kind', 'event', 'refusal', 'server', 'currency', 'transition',
-        'protected_table', 'exemption'
+        'protected_table', 'exemption', 'pause'
     ]) as c (name)
     left join pg_trigger as t
         on t.tgrelid = to_regclass('ledger.' || c.name) and t.tgname = c.name || '_is_guarded'

@@ -3,6 +3,8 @@
 -- After a promotion or a restore, numbers drawn on the lost timeline are unknown here, so nothing may pass. A
 -- plain restart keeps timeline and identifier; its new start time is remembered, by whoever finds the row
 -- free, so that the identifier isn't read again.
+--
+-- Where the setting failover is lift, the first call that finds a new timeline recovers by itself, alone.
 
 create or replace function ledger.check_server(call jsonb)
 returns void
@@ -21,6 +23,10 @@ begin
 
     select c.system_identifier into identifier from pg_control_system() as c;
     if server.timeline is distinct from timeline or server.system_identifier <> identifier then
+        if server.failover = 'lift' then
+            perform ledger.recover_server(false, 'ledger', 'failover is set to lift');
+            return;
+        end if;
         perform ledger.refuse_new_timeline(call, jsonb_build_object(
             'timeline', timeline, 'known_timeline', server.timeline,
             'system_identifier', identifier, 'known_system_identifier', server.system_identifier

@@ -38,11 +38,14 @@ begin
         f.active, f.barrier, f.holder, f.activated_at, f.max_attempts, f.key_window,
         f.idle_limit_ms, f.transaction_limit_ms,
         s.started_at = pg_postmaster_start_time()
-            and s.timeline = substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+            and s.timeline = substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
+        exists (
+            select from ledger.pause as p where p.target in (pass_gate.resource, split_part(pass_gate.resource, ':', 1))
+        )
     into
         gate.active, gate.barrier, gate.holder, gate.activated_at, gate.max_attempts, gate.key_window,
         idle_ms, transaction_ms,
-        is_known_server
+        is_known_server, gate.is_paused
     from ledger.server as s
     left join ledger.fence as f on f.resource = pass_gate.resource;
 

@@ -69,6 +69,8 @@ create table ledger.server (
     system_identifier bigint not null,
     timeline text not null,
     started_at timestamptz not null,
+    failover text not null default 'hold',
+    constraint failover_is_hold_or_lift check (failover in ('hold', 'lift')),
     constraint server_is_one_row check (single)
 );
 
@@ -77,6 +79,8 @@ comment on table ledger.server is
 comment on column ledger.server.single is 'Always true: there is one row.';
 comment on column ledger.server.system_identifier is 'The cluster''s identifier: a dump restored elsewhere shows here.';
 comment on column ledger.server.timeline is 'The timeline, as the names of WAL files spell it.';
+comment on column ledger.server.failover is
+    'On a new timeline: hold refuses until recover_failover has run; lift lets the first call do the same by itself.';
 comment on column ledger.server.started_at is
     'When the server started; only when this differs is the identifier looked at.';
 
@@ -301,7 +305,7 @@ create table ledger.event (
     detail jsonb,
     constraint event_is_known check (event in (
         'activated', 'session_ended', 'kind_set', 'mode_set', 'recovered',
-        'protected', 'unprotected', 'exempted', 'paused', 'resumed', 'lease_broken', 'held'
+        'protected', 'unprotected', 'exempted', 'paused', 'resumed', 'lease_broken', 'held', 'failover_set'
     ))
 );
 
@@ -381,6 +385,20 @@ comment on column ledger.refusal.client_address is 'Where it connected from; nul
 comment on column ledger.refusal.actor is 'The person who acted.';
 
 
+create table ledger.pause (
+    target text collate "C" primary key,
+    paused_at timestamptz not null default clock_timestamp(),
+    actor text not null,
+    reason text not null
+);
+
+comment on table ledger.pause is 'The kinds and resources that may begin nothing now.';
+comment on column ledger.pause.target is 'A kind, or a resource kind:name.';
+comment on column ledger.pause.paused_at is 'Since when.';
+comment on column ledger.pause.actor is 'By whom.';
+comment on column ledger.pause.reason is 'Why.';
+
+
 create table ledger.protected_table (
     relation regclass primary key,
     resource text collate "C",
@@ -429,6 +447,7 @@ create type ledger.gate_pass as (
     barrier bigint,
     holder text,
     activated_at timestamptz,
+    is_paused boolean,
     max_attempts integer,
     key_window interval
 );
@@ -582,7 +601,10 @@ select
     coalesce(max(j.token), 0) as fence,
     min(j.at) filter (where j.number = 1) as added_at,
     coalesce(
-        max(j.at) filter (where j.from_state = 'pending' and j.to_state = 'sending' and not j.maybe_sent),
+        max(j.at) filter (
+            where (j.from_state = 'pending' and j.to_state = 'sending' and not j.maybe_sent)
+                or (j.from_state = 'review' and j.to_state = 'pending' and j.maybe_sent)
+        ),
         case when bool_or(j.maybe_sent) then min(j.at) filter (where j.number = 1) end
     ) as first_claimed_at,
     (array_agg(j.at order by j.number desc))[1] as changed_at,
@@ -673,7 +695,7 @@ grant usage on schema ledger to ledger_fn, ledger_worker, ledger_operator, ledge
 grant select on all tables in schema ledger to ledger_fn, ledger_worker, ledger_operator, ledger_reader;
 grant insert, update, delete on ledger.fence, ledger.draw to ledger_fn;
 grant insert, update on ledger.refund, ledger.kind, ledger.server to ledger_fn;
-grant insert, update, delete on ledger.protected_table to ledger_fn;
+grant insert, update, delete on ledger.protected_table, ledger.pause to ledger_fn;
 grant insert on ledger.journal, ledger.event, ledger.refusal, ledger.exemption to ledger_fn;
 grant usage, select, update on ledger.token_seq to ledger_fn;
 grant usage, select on ledger.refusal_seq to ledger_fn;

@@ -41,6 +41,14 @@ grant execute on function
     ledger.set_kind(text, text, interval, interval, interval, interval, integer, interval, text, text),
     ledger.set_mode(text, text, text, text, boolean, interval),
     ledger.exempt_transaction(regclass, text, text),
+    ledger.cancel_refund(text, text, text, text, jsonb),
+    ledger.review_refund(text, text, text, text, jsonb),
+    ledger.resolve_refund(text, text, text, text, text, text, jsonb),
+    ledger.return_refund(text, text, text, text, text, jsonb),
+    ledger.requeue_refund(text, text, text, text, jsonb),
+    ledger.pause(text, text, text),
+    ledger.resume(text, text, text),
+    ledger.set_failover(text, text, text),
     ledger.recover_failover(boolean, text, text)
 to ledger_operator;
 
