@@ -227,8 +227,8 @@ def add_refunds(
 def claim_refund(merchant_id: str, refund_id: str, token: int) -> Call[Claim]:
     """Take one refund for sending. Commit the claim before the gateway is called.
 
-    Raises BadArgument, RecoveryNeeded, TokenNotDrawn, TokenNotActive, StaleToken, NoSuchRefund, RefundFinished
-    or IllegalTransition.
+    Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn, TokenNotActive, StaleToken, NoSuchRefund,
+    RefundFinished or IllegalTransition.
     """
     return _rows("claim_refund", Claim, merchant_id=merchant_id, refund_id=refund_id, token=token)
 
@@ -239,7 +239,7 @@ def claim_refunds(
     """Take a merchant's next refunds for sending, in the order of their ids, after a cursor.
 
     A short or empty answer isn't the end of the work: rows that someone has locked are passed over.
-    Raises BadArgument, RecoveryNeeded, TokenNotDrawn, TokenNotActive or StaleToken.
+    Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn, TokenNotActive or StaleToken.
     """
     return _rows(
         "claim_refunds",
@@ -261,7 +261,7 @@ def confirm_refund(
 ) -> Call[Move]:
     """Record that the gateway sent a refund. Evidence that names another amount or currency leads to review.
 
-    Raises BadArgument, RecoveryNeeded, TokenNotDrawn, TokenNotActive, StaleToken, NoSuchRefund,
+    Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn, TokenNotActive, StaleToken, NoSuchRefund,
     GatewayRefConflict, RefundFinished or NotClaimed.
     """
     return _rows(
@@ -280,7 +280,7 @@ def confirm_refunds(
 ) -> Call[RowOutcome]:
     """Record many refunds of one merchant as sent, 1,000 at most. A row that can't be comes back as its code.
 
-    Raises BadArgument, RecoveryNeeded, TokenNotDrawn, TokenNotActive or StaleToken.
+    Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn, TokenNotActive or StaleToken.
     """
     return _rows(
         "confirm_refunds",

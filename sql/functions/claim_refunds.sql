@@ -11,6 +11,7 @@
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument     the merchant or the cursor is null, or max_rows isn't from 1 to 1000
+--   55P03                 an activation holds the gate for longer than the limit
 --   LG106 RecoveryNeeded  the server was promoted or restored
 --   LG102, LG105, LG101   the token isn't the active one
 
@@ -84,7 +85,8 @@ begin
             case when c.decision = 'claimed' then now_at else c.first_claimed_at end as first_at
         from (
             select
-                r.ctid as place, r.refund_id, r.state, r.fence, r.attempts, r.journal_number, r.maybe_sent, r.first_claimed_at,
+                r.ctid as place, r.refund_id, r.state, r.fence, r.attempts, r.journal_number, r.maybe_sent,
+                r.first_claimed_at,
                 r.amount_minor, r.currency, r.payment_ref, r.gateway, r.idempotency_key,
                 ledger.claim_outcome(
                     r.state, r.fence, r.maybe_sent, r.attempts, r.first_claimed_at,
@@ -142,4 +144,4 @@ $$;
 
 comment on function ledger.claim_refunds(text, bigint, integer, text, boolean) is
     'Take a merchant''s next refunds for sending, in order, after a cursor. '
-    'Refuses: LG304, LG106, LG102, LG105, LG101.';
+    'Refuses: LG304, 55P03, LG106, LG102, LG105, LG101.';

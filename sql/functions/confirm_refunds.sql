@@ -8,6 +8,7 @@
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument     an array or an element is null or empty, the arrays are unequal or longer than 1,000
+--   55P03                 an activation holds the gate for longer than the limit
 --   LG106 RecoveryNeeded  the server was promoted or restored
 --   LG102, LG105, LG101   the token isn't the active one, and some row isn't recorded under it yet; DETAIL lists
 --                         those that are, and the references of those that aren't, so that they aren't lost
@@ -174,4 +175,4 @@ $$;
 
 comment on function ledger.confirm_refunds(text, bigint, text[], text[]) is
     'Record many refunds of one merchant as sent; a row that can''t be gets its code. '
-    'Refuses: LG304, LG106, LG102, LG105, LG101.';
+    'Refuses: LG304, 55P03, LG106, LG102, LG105, LG101.';
