@@ -13,7 +13,7 @@ from typing import Any, Generic, LiteralString, TypeVar, cast
 from psycopg.rows import RowFactory, class_row, scalar_row
 from psycopg.types.json import Jsonb
 
-from ledger.records import Added, Claim, Finding, Kind, Move, OpenCount, RowOutcome
+from ledger.records import Added, Claim, Finding, Kind, Move, OpenCount, Pause, RowOutcome
 
 T = TypeVar("T")
 
@@ -24,10 +24,13 @@ TYPES = {
     "amount_minor": "bigint",
     "amounts_minor": "bigint[]",
     "code": "text",
+    "column_name": "text",
     "currencies": "text[]",
     "currency": "text",
     "detail": "jsonb",
     "evidence": "jsonb",
+    "failover": "text",
+    "forced": "boolean",
     "gateway": "text",
     "gateway_ref": "text",
     "gateway_refs": "text[]",
@@ -45,15 +48,22 @@ TYPES = {
     "max_rows": "integer",
     "merchant_id": "text",
     "message": "text",
+    "mode": "text",
     "nothing_lost": "boolean",
     "payment_ref": "text",
     "payment_refs": "text[]",
+    "quiet_for": "interval",
     "reason": "text",
     "reclaim": "boolean",
     "refund_id": "text",
     "refund_ids": "text[]",
+    "relation": "regclass",
     "resource": "text",
+    "stamp": "boolean",
+    "target": "text",
+    "to_state": "text",
     "token": "bigint",
+    "tokens": "jsonb",
     "transaction_limit": "interval",
     "wait": "interval",
 }
@@ -227,8 +237,8 @@ def add_refunds(
 def claim_refund(merchant_id: str, refund_id: str, token: int) -> Call[Claim]:
     """Take one refund for sending. Commit the claim before the gateway is called.
 
-    Raises BadArgument, RecoveryNeeded, TokenNotDrawn, TokenNotActive, StaleToken, NoSuchRefund, RefundFinished
-    or IllegalTransition.
+    Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn, TokenNotActive, StaleToken, NoSuchRefund,
+    RefundFinished or IllegalTransition.
     """
     return _rows("claim_refund", Claim, merchant_id=merchant_id, refund_id=refund_id, token=token)
 
@@ -239,7 +249,7 @@ def claim_refunds(
     """Take a merchant's next refunds for sending, in the order of their ids, after a cursor.
 
     A short or empty answer isn't the end of the work: rows that someone has locked are passed over.
-    Raises BadArgument, RecoveryNeeded, TokenNotDrawn, TokenNotActive or StaleToken.
+    Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn, TokenNotActive or StaleToken.
     """
     return _rows(
         "claim_refunds",
@@ -261,7 +271,7 @@ def confirm_refund(
 ) -> Call[Move]:
     """Record that the gateway sent a refund. Evidence that names another amount or currency leads to review.
 
-    Raises BadArgument, RecoveryNeeded, TokenNotDrawn, TokenNotActive, StaleToken, NoSuchRefund,
+    Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn, TokenNotActive, StaleToken, NoSuchRefund,
     GatewayRefConflict, RefundFinished or NotClaimed.
     """
     return _rows(
@@ -280,7 +290,7 @@ def confirm_refunds(
 ) -> Call[RowOutcome]:
     """Record many refunds of one merchant as sent, 1,000 at most. A row that can't be comes back as its code.
 
-    Raises BadArgument, RecoveryNeeded, TokenNotDrawn, TokenNotActive or StaleToken.
+    Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn, TokenNotActive or StaleToken.
     """
     return _rows(
         "confirm_refunds",
@@ -386,6 +396,181 @@ def record_refusal(code: str, message: str, detail: Mapping[str, Any]) -> Call[i
     Raises BadArgument.
     """
     return _scalar("record_refusal", code=code, message=message, detail=_json(detail))
+
+
+def cancel_refund(
+    merchant_id: str,
+    refund_id: str,
+    actor: str | None = None,
+    reason: str | None = None,
+    evidence: Mapping[str, Any] | None = None,
+) -> Call[Move]:
+    """Cancel a refund that was certainly never sent; by a person.
+
+    Raises BadArgument, NoSuchRefund, RefundFinished or IllegalTransition.
+    """
+    return _rows(
+        "cancel_refund",
+        Move,
+        merchant_id=merchant_id,
+        refund_id=refund_id,
+        actor=actor,
+        reason=reason,
+        evidence=_json(evidence),
+    )
+
+
+def review_refund(
+    merchant_id: str,
+    refund_id: str,
+    actor: str | None = None,
+    reason: str | None = None,
+    evidence: Mapping[str, Any] | None = None,
+) -> Call[Move]:
+    """Take a refund out of the work until a person has looked at it. Raises what cancel_refund raises."""
+    return _rows(
+        "review_refund",
+        Move,
+        merchant_id=merchant_id,
+        refund_id=refund_id,
+        actor=actor,
+        reason=reason,
+        evidence=_json(evidence),
+    )
+
+
+def resolve_refund(
+    merchant_id: str,
+    refund_id: str,
+    to_state: str,
+    gateway_ref: str | None = None,
+    actor: str | None = None,
+    reason: str | None = None,
+    evidence: Mapping[str, Any] | None = None,
+) -> Call[Move]:
+    """Record what became of a refund in review or accepted: `sent`, `failed` or `returned`; by a person or a webhook.
+
+    Raises BadArgument, NoSuchRefund, GatewayRefConflict, RefundFinished or IllegalTransition.
+    """
+    return _rows(
+        "resolve_refund",
+        Move,
+        merchant_id=merchant_id,
+        refund_id=refund_id,
+        to_state=to_state,
+        gateway_ref=gateway_ref,
+        actor=actor,
+        reason=reason,
+        evidence=_json(evidence),
+    )
+
+
+def return_refund(
+    merchant_id: str,
+    refund_id: str,
+    gateway_ref: str | None = None,
+    actor: str | None = None,
+    reason: str | None = None,
+    evidence: Mapping[str, Any] | None = None,
+) -> Call[Move]:
+    """Record that a sent refund came back. Raises what resolve_refund raises."""
+    return _rows(
+        "return_refund",
+        Move,
+        merchant_id=merchant_id,
+        refund_id=refund_id,
+        gateway_ref=gateway_ref,
+        actor=actor,
+        reason=reason,
+        evidence=_json(evidence),
+    )
+
+
+def requeue_refund(
+    merchant_id: str,
+    refund_id: str,
+    actor: str | None = None,
+    reason: str | None = None,
+    evidence: Mapping[str, Any] | None = None,
+) -> Call[Move]:
+    """Put a refund in review back to work; the evidence must say `{"not_at_gateway": true}`.
+
+    Raises what cancel_refund raises.
+    """
+    return _rows(
+        "requeue_refund",
+        Move,
+        merchant_id=merchant_id,
+        refund_id=refund_id,
+        actor=actor,
+        reason=reason,
+        evidence=_json(evidence),
+    )
+
+
+def pause(target: str, actor: str | None = None, reason: str | None = None) -> Call[Pause]:
+    """Stop a kind or a resource from beginning anything; what is out still gets recorded. Raises BadArgument."""
+    return _rows("pause", Pause, target=target, actor=actor, reason=reason)
+
+
+def resume(target: str, actor: str | None = None, reason: str | None = None) -> Call[bool]:
+    """Let a paused kind or resource go on; False if it wasn't paused. Raises BadArgument."""
+    return _scalar("resume", target=target, actor=actor, reason=reason)
+
+
+def present_token(resource: str, token: int) -> Call[None]:
+    """Present a token for this transaction's writes to protected tables.
+
+    Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn, TokenNotActive or StaleToken.
+    """
+    return _scalar("present_token", resource=resource, token=token)
+
+
+def present_tokens(tokens: Mapping[str, int]) -> Call[None]:
+    """Present several tokens, by resource, 500 at most. Raises what present_token raises."""
+    return _scalar("present_tokens", tokens=_json(tokens))
+
+
+def protect_table(
+    relation: str,
+    resource: str | None = None,
+    kind: str | None = None,
+    column_name: str | None = None,
+    stamp: bool = False,
+) -> Call[None]:
+    """Fence an existing table; run by its owner. Raises BadArgument, or Busy when the table can't be had in 2 s."""
+    return _scalar(
+        "protect_table", relation=relation, resource=resource, kind=kind, column_name=column_name, stamp=stamp
+    )
+
+
+def unprotect_table(relation: str) -> Call[None]:
+    """Take a table's protection off; run by its owner. Raises BadArgument, or Busy."""
+    return _scalar("unprotect_table", relation=relation)
+
+
+def exempt_transaction(relation: str, actor: str | None = None, reason: str | None = None) -> Call[None]:
+    """Let this transaction write to a protected table without a token, on record. Raises BadArgument or Busy."""
+    return _scalar("exempt_transaction", relation=relation, actor=actor, reason=reason)
+
+
+def set_mode(
+    kind: str,
+    mode: str,
+    actor: str | None = None,
+    reason: str | None = None,
+    forced: bool = False,
+    quiet_for: timedelta = timedelta(hours=24),
+) -> Call[Kind]:
+    """Change how a kind's protected tables are checked: `off`, `shadow` or `enforce`. Raises BadArgument or Busy."""
+    return _rows(
+        "set_mode", Kind, kind=kind, mode=mode, actor=actor, reason=reason, forced=forced, quiet_for=quiet_for
+    )
+
+
+def set_failover(failover: str, actor: str | None = None, reason: str | None = None) -> Call[None]:
+    """What happens on a new timeline: `hold` or `lift`. Raises BadArgument."""
+    return _scalar("set_failover", failover=failover, actor=actor, reason=reason)
 
 
 def count_open(merchant_id: str, token: int | None = None) -> Call[OpenCount]:

@@ -8,7 +8,8 @@ LedgerError
 │   │   ├── UnfencedWrite                 LG103
 │   │   ├── LockHeld                      LG104
 │   │   ├── TokenNotActive                LG105
-│   │   └── RecoveryNeeded                LG106
+│   │   ├── RecoveryNeeded                LG106
+│   │   └── Paused                        LG107
 │   ├── StateRefusal      group 2: skip the row
 │   │   ├── NoSuchRefund                  LG201
 │   │   ├── RefundFinished                LG202
@@ -100,6 +101,10 @@ class TokenNotActive(FenceRefusal, code="LG105"):
 
 class RecoveryNeeded(FenceRefusal, code="LG106"):
     """The server is on a new timeline; tokens handed out on the lost one are unknown here."""
+
+
+class Paused(FenceRefusal, code="LG107"):
+    """An operator paused the kind or the resource; `detail` says who, why and since when."""
 
 
 class NoSuchRefund(StateRefusal, code="LG201"):

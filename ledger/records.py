@@ -96,6 +96,16 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """A kind or resource that may begin nothing now, by whom, why and since when."""
+
+    target: str
+    paused_at: datetime
+    actor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class OpenCount:
     """How many of a merchant's refunds are open in one state, and whether the token could claim them."""
 

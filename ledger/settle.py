@@ -12,39 +12,57 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import psycopg
 
+from ledger import calls
 from ledger.calls import Call
 from ledger.client import AsyncLedger, Ledger
-from ledger.errors import Busy, LeaseLost, Refused
-from ledger.gateway import Accepted, AsyncGateway, Declined, Found, Gateway, Nothing, Sent, Unknown
+from ledger.errors import Busy, LeaseLost, LedgerError, Refused
+from ledger.gateway import AsyncGateway, Found, Gateway, Unknown
 from ledger.lease import AdvisoryLease, AsyncAdvisoryLease, AsyncLease, Lease
-from ledger.lease.database import AsyncDatabase, AsyncDb, Database, Db
+from ledger.lease.database import AsyncDatabase, AsyncDb, Database, Db, blocking_ledger, in_thread
+from ledger.lease.steps import run, run_async
 from ledger.records import Claim
-from ledger.settlement import Event, Find, NotTried, Report, Result, Send, Settlement, course
+from ledger.settlement import (
+    Event,
+    Find,
+    NotTried,
+    Recording,
+    Report,
+    Result,
+    Send,
+    Settlement,
+    as_found,
+    at_the_gateway,
+)
 
 T = TypeVar("T")
 
 log = logging.getLogger("ledger.settle")
 
 PAUSE = 0.05
-"""Seconds between two looks at something that can't wake us: a server that is away, rows that are locked."""
+"""Seconds between two looks at something that can't wake us: a stop, a server that is away, rows that are locked."""
 
 LOCKED_PASSES = 100
 """How many passes may find nothing but rows that somebody has locked, before they are left open."""
+
+SLACK = 1.0
+"""Seconds beyond its time that a gateway call is waited for; an adapter that takes longer ignores its timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to settle. Times are in seconds.
 
-    `timeout`: for one call to the gateway; never more than the lease has left. `grace`: how long calls at the
-    gateway are waited for once a stop was asked for. `patience`: how long to go on trying when Postgres gives no
-    answer.
+    `in_flight`: how many refunds are at the gateway at once. `batch`: how many a claim takes, 1,000 at most; with
+    one, none is claimed ahead. `timeout`: for one call to the gateway; never more than the lease has left. `grace`:
+    how long calls at the gateway are waited for once a stop was asked for. `patience`: how long to go on trying
+    when Postgres gives no answer.
     """
 
     in_flight: int = 32
@@ -57,7 +75,9 @@ class Options:
         for name in ("in_flight", "batch", "timeout", "patience"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}. Give a number above zero")
-        if self.grace < 0:
+        if self.batch > 1000:
+            raise ValueError(f"batch is {self.batch}. A claim takes at most 1000 refunds")
+        if not self.grace >= 0:
             raise ValueError(f"grace is {self.grace}. Give a number of seconds, from zero")
 
 
@@ -75,6 +95,11 @@ class Held(Protocol):
     @property
     def token(self) -> int:
         """The active token."""
+        ...
+
+    @property
+    def holder(self) -> str:
+        """Who holds it."""
         ...
 
     @property
@@ -108,21 +133,26 @@ def settle(
 ) -> Report:
     """Settle a merchant's refunds under a lease, and report.
 
-    `db`: a psycopg_pool pool, a function that opens a connection, or a dsn. `redis`: where the lease lives, a URL or
+    `db`: a psycopg_pool pool, a function that opens a connection, or a dsn. One connection is used throughout, a
+    second one to record refusals, and a third one for a lease in Postgres. `redis`: where the lease lives, a URL or
     a client; None for a kind whose leases are advisory locks. `ttl` and `wait` are the lease's, in seconds.
 
-    Raises what taking the lease raises (Busy above all), and psycopg.OperationalError when Postgres gave no
-    answer for `options.patience` seconds. A refusal or a lost lease in the middle is in the report.
+    Raises what taking the lease raises (Busy above all), psycopg.OperationalError when Postgres gave no answer for
+    `options.patience` seconds, and what `notify` raised, once everything is wound up. A refusal or a lost lease in
+    the middle is in the report.
     """
-    resource = f"settle:{merchant_id}"
+    resource, chosen = f"settle:{merchant_id}", options or Options()
     lease: Lease | AdvisoryLease = (
         AdvisoryLease(resource, db=db, ttl=ttl, wait=wait)
         if redis is None
         else Lease(resource, db=db, redis=redis, ttl=ttl, wait=wait)
     )
     with lease:
-        core, driver = _begin(merchant_id, lease.token, lease.holder, options)
-        return _Driver(core, driver, Database(db), lease, gateway, stop, notify).run()
+        driver = _Threads(Database(db), gateway, lease, chosen)
+        try:
+            return run(_Settling(merchant_id, lease, chosen, stop, notify).course(), driver.take)
+        finally:
+            driver.close()
 
 
 async def settle_async(
@@ -137,8 +167,8 @@ async def settle_async(
     stop: Stop | None = None,
     notify: Notify | None = None,
 ) -> Report:
-    """The same for asyncio callers."""
-    resource = f"settle:{merchant_id}"
+    """The same for asyncio callers. When it is cancelled, it gives back what it can before it ends."""
+    resource, chosen = f"settle:{merchant_id}", options or Options()
     lease: AsyncLease | AsyncAdvisoryLease = (
         AsyncAdvisoryLease(resource, db=db, ttl=ttl, wait=wait)
         if redis is None
@@ -146,351 +176,428 @@ async def settle_async(
     )
     # Not `async with`: a lost lease mustn't cancel what still records the answers.
     await lease.acquire()
+    driver = _Tasks(AsyncDatabase(db), gateway, lease, chosen)
     try:
-        core, driver = _begin(merchant_id, lease.token, lease.holder, options)
-        return await _AsyncDriver(core, driver, AsyncDatabase(db), lease, gateway, stop, notify).run()
+        return await run_async(_Settling(merchant_id, lease, chosen, stop, notify).course(), driver.take)
     finally:
-        await _give_back(lease)
+        try:
+            await driver.close()
+        finally:
+            await _give_back(lease)
 
 
 async def _give_back(lease: AsyncLease | AsyncAdvisoryLease) -> None:
     try:
         await lease.release()
     except Exception as error:
-        log.warning("lease_not_released", extra={"resource": lease.resource, "error": str(error)})
+        log.warning("lease on %s not given back, it will run out: %s", lease.resource, error)
 
 
-def _begin(merchant_id: str, token: int, holder: str, options: Options | None) -> tuple[Settlement, Options]:
-    chosen = options or Options()
-    return Settlement(merchant_id, token, holder, in_flight=chosen.in_flight, batch=chosen.batch), chosen
+# What a settlement asks of the outside world, one step at a time.
 
 
-def _time_for_call(lease: Held, timeout: float) -> float:
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send a call to Postgres, committed by itself, and return its rows."""
+
+    call: Call[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """Close the connection to Postgres; the next call opens another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Take a refund to the gateway, beside whatever else is going on."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """The gateway's answers; the first of them is waited for up to `seconds`."""
+
+    seconds: float = 0.0
+
+
+Step: TypeAlias = Ask | HangUp | Begin | Collect
+Course: TypeAlias = Generator[Step, Any, T]
+
+
+class _Settling:
+    """The course of a settlement, the same for threads and tasks."""
+
+    def __init__(
+        self, merchant_id: str, lease: Held, options: Options, stop: Stop | None, notify: Notify | None
+    ) -> None:
+        self.core = Settlement(
+            merchant_id, lease.token, lease.holder, in_flight=options.in_flight, batch=options.batch
+        )
+        self._lease = lease
+        self._options = options
+        self._stop = stop
+        self._notify = notify
+        self._notify_failed: Exception | None = None
+        self._patience = options.patience
+        self._away_since: float | None = None
+        self._give_up_at: float | None = None
+        self._late_at: dict[str, tuple[float, bool]] = {}
+        self._empty_passes = 0
+
+    def course(self) -> Course[Report]:
+        """Settle until nothing is left that can be claimed, or something says to stop."""
+        try:
+            yield from self._work()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            yield from self._wind_up(error)
+            raise
+        if self._notify_failed is not None:
+            raise self._notify_failed
+        return self.core.report()
+
+    def _work(self) -> Course[None]:
+        over = False
+        while not over:
+            self._look_around()
+            yield from self._begin()
+            self._hear((yield Collect()))
+            try:
+                over = yield from self._turn()
+            except (psycopg.Error, Busy) as error:
+                if not _may_pass(error):
+                    raise
+                yield from self._wait_for_postgres(error)
+        self._tell()
+
+    def _turn(self) -> Course[bool]:
+        """Do what is due next. True when nothing is left to do."""
+        recording = self.core.next_recording()
+        if recording is not None:
+            yield from self._record(recording)
+            return False
+        call = self.core.next_claim()
+        if call is not None and self._has_time():
+            yield from self._claim(call)
+        elif call is not None or not self.core.is_idle:
+            self._hear((yield Collect(PAUSE)))
+        else:
+            return (yield from self._is_over())
+        return False
+
+    def _record(self, recording: Recording) -> Course[None]:
+        try:
+            rows = yield from self._ask(recording.call)
+        except Refused as refusal:
+            self.core.refused(recording, refusal)
+        else:
+            self.core.recorded(recording, rows)
+
+    def _claim(self, call: Call[Claim]) -> Course[None]:
+        try:
+            claims = yield from self._ask(call)
+        except Refused as refusal:
+            self.core.stop(refusal)
+        except Busy:
+            raise
+        except BaseException:
+            self.core.claim_in_doubt()
+            raise
+        else:
+            self.core.claimed(claims)
+
+    def _is_over(self) -> Course[bool]:
+        """Whether nothing is left that could be claimed. A pass that got nowhere is repeated a while."""
+        if not self.core.work_left((yield from self._ask(calls.count_open(self.core.merchant_id, self.core.token)))):
+            return True
+        if self.core.new_pass():
+            self._empty_passes = 0
+            return False
+        self._empty_passes += 1
+        self._hear((yield Collect(PAUSE)))
+        return self._empty_passes >= LOCKED_PASSES
+
+    def _ask(self, call: Call[T]) -> Course[list[T]]:
+        try:
+            rows: list[T] = yield Ask(call)
+        except Refused:
+            self._away_since = None
+            raise
+        self._away_since = None
+        return rows
+
+    def _wait_for_postgres(self, error: psycopg.Error | Busy) -> Course[None]:
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+            log.warning("settling %s: Postgres gave no answer, trying again: %s", self.core.merchant_id, error)
+        if now - self._away_since >= self._patience:
+            raise error
+        if not isinstance(error, Busy):
+            yield HangUp()
+        self._hear((yield Collect(PAUSE)))
+
+    # The gateway.
+
+    def _has_time(self) -> bool:
+        return self._lease.remaining() >= _needed(self._lease, self._options)
+
+    def _begin(self) -> Course[None]:
+        while self._has_time() and (claim := self.core.next_to_send()) is not None:
+            asked = 1 if claim.outcome == "claimed" else 2
+            self._late_at[claim.refund_id] = (time.monotonic() + asked * self._options.timeout + SLACK, False)
+            yield Begin(claim)
+
+    def _hear(self, answers: list[tuple[Claim, Result]]) -> None:
+        for claim, result in answers:
+            self._late_at.pop(claim.refund_id, None)
+            self.core.answered(claim, result)
+
+    # What may end it.
+
+    def _look_around(self) -> None:
+        """Tell what happened; stop where the lease is lost or a stop was asked for."""
+        self._tell()
+        if self._stop is not None and self._stop.is_set() and not self.core.stopped:
+            self.core.stop()
+        if self.core.lost is None:
+            try:
+                self._lease.ensure()
+            except LeaseLost as lost:
+                self.core.stop(lost)
+        self._give_up_on_late()
+
+    def _tell(self) -> None:
+        while self.core.events:
+            event = self.core.events.popleft()
+            if self._notify is None:
+                continue
+            try:
+                self._notify(event)
+            except Exception as error:
+                self._notify, self._notify_failed = None, error
+                self.core.stop()
+
+    def _give_up_on_late(self) -> None:
+        now = time.monotonic()
+        if self.core.stopped and self._give_up_at is None:
+            self._give_up_at = now + self._options.grace
+        for refund_id in list(self.core.running):
+            late_at, seen = self._late_at[refund_id]
+            if self._give_up_at is not None and now >= self._give_up_at:
+                self._give_up(refund_id, f"no answer within {self._options.grace:g} s after a stop was asked for")
+            elif now >= late_at and seen:
+                self._give_up(refund_id, f"no answer, and its timeout of {self._options.timeout:g} s is long over")
+            elif now >= late_at:
+                # Once more: this process may have been frozen, and the call with it.
+                self._late_at[refund_id] = (now + SLACK, True)
+
+    def _give_up(self, refund_id: str, reason: str) -> None:
+        del self._late_at[refund_id]
+        self.core.give_up(refund_id, reason)
+
+    def _wind_up(self, error: BaseException) -> Course[None]:
+        """After an exception: wait for nothing, record and give back what can be."""
+        try:
+            if not _may_pass(error):
+                self.core.stop()
+                for refund_id in list(self.core.running):
+                    self._give_up(refund_id, f"the settlement was ended by {type(error).__name__}")
+                self._patience = 0.0
+                yield HangUp()
+                yield from self._work()
+        except (psycopg.Error, LedgerError) as another:
+            log.warning("settling %s could not be wound up: %s", self.core.merchant_id, another)
+        finally:
+            for claim, result in self.core.pending():
+                log.error(
+                    "settling %s: the result for %s was not recorded: %r",
+                    claim.merchant_id,
+                    claim.refund_id,
+                    result,
+                )
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether Postgres gave no answer now, and may give one later. 25P04: it ended a transaction at its limit."""
+    return isinstance(error, psycopg.OperationalError | Busy) or getattr(error, "sqlstate", None) == "25P04"
+
+
+def _needed(lease: Held, options: Options) -> float:
     # The watchdog renews at a third of the ttl, so a lease with less than that left is in trouble.
-    lease.ensure(min(timeout, lease.ttl / 3))
-    return min(timeout, lease.remaining())
+    return min(options.timeout, lease.ttl / 3)
 
 
-def _as_found(answer: object) -> Found:
-    if isinstance(answer, Sent | Accepted | Declined | Unknown | Nothing):
-        return answer
-    return Unknown(f"the gateway's adapter returned {answer!r}, which is no answer")
+def _time_for_call(lease: Held, options: Options) -> float:
+    left = lease.remaining()
+    lease.ensure(_needed(lease, options))
+    return min(options.timeout, left)
 
 
 def _as_unknown(error: BaseException) -> Unknown:
-    return Unknown(f"{type(error).__name__}: {error}")
+    return Unknown(f"{type(error).__name__}: {error}".removesuffix(": "))
 
 
-class _Common:
-    """What both drivers know, and when they are done."""
+class _Threads:
+    """Takes the steps with threads: they call the gateway, the caller's talks to Postgres."""
 
-    def __init__(
-        self, core: Settlement, options: Options, lease: Any, stop: Stop | None, notify: Notify | None
-    ) -> None:
-        self.core = core
-        self.options = options
-        self.lease = lease
-        self._stop = stop
-        self._notify = notify
-        self._give_up_at: float | None = None
-        self._empty_passes = 0
-
-    def look_around(self) -> None:
-        """Tell what happened; stop where the lease is lost or a stop was asked for."""
-        while self.core.events:
-            event = self.core.events.popleft()
-            if self._notify is not None:
-                self._notify(event)
-        if not self.core.stopping:
-            if self._stop is not None and self._stop.is_set():
-                self.core.stop()
-            else:
-                try:
-                    self.lease.ensure()
-                except LeaseLost as lost:
-                    self.core.stop(lost)
-        if self.core.stopped and self.core.is_running:
-            now = time.monotonic()
-            self._give_up_at = self._give_up_at or now + self.options.grace
-            if now >= self._give_up_at:
-                self.core.give_up(f"no answer within {self.options.grace:g} s after a stop was asked for")
-
-    def is_over(self) -> bool:
-        """Whether nothing is left that could be claimed. A pass that got nowhere is repeated a while."""
-        if self.core.stopping or not any(row.is_claimable for row in self.core.open):
-            return True
-        self._empty_passes = 0 if self.core.new_pass() else self._empty_passes + 1
-        return self._empty_passes >= LOCKED_PASSES
-
-    def was_lost(self, error: psycopg.Error | Busy, since: float) -> None:
-        """Postgres gave no answer, or the gate is closed: go on for a while, then raise."""
-        if time.monotonic() - since >= self.options.patience:
-            for claim, result in self.core.pending():
-                log.error("answer_not_recorded", extra={"refund_id": claim.refund_id, "result": repr(result)})
-            raise error
-        log.warning("postgres_gave_no_answer", extra={"error": str(error).splitlines()[0]})
-
-
-class _Driver(_Common):
-    """Drives a settlement with threads: they call the gateway, this one talks to Postgres."""
-
-    def __init__(
-        self,
-        core: Settlement,
-        options: Options,
-        database: Database,
-        lease: Lease | AdvisoryLease,
-        gateway: Gateway,
-        stop: Stop | None,
-        notify: Notify | None,
-    ) -> None:
-        super().__init__(core, options, lease, stop, notify)
+    def __init__(self, database: Database, gateway: Gateway, lease: Held, options: Options) -> None:
         self._database = database
         self._gateway = gateway
+        self._lease = lease
+        self._options = options
+        self._connection: psycopg.Connection[Any] | None = None
         self._work: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[Claim, Result]] = queue.SimpleQueue()
-        self._connection: psycopg.Connection[Any] | None = None
-        self._threads: list[threading.Thread] = []
+        self._threads = 0
+        self._under_way = 0
 
-    def run(self) -> Report:
+    def take(self, step: Step) -> Any:
+        """Take one step."""
+        match step:
+            case Ask(call):
+                if self._connection is None:
+                    self._connection = self._database.open()
+                return Ledger(self._connection, refusals=self._database).send(call)
+            case HangUp():
+                self._hang_up()
+            case Begin(claim):
+                self._begin(claim)
+            case Collect(seconds):
+                return self._collect(seconds)
+        return None
+
+    def close(self) -> None:
+        """Let the threads end, and the connection go."""
+        for _ in range(self._threads):
+            self._work.put(None)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._database.close(connection)
+
+    def _begin(self, claim: Claim) -> None:
+        self._under_way += 1
+        self._work.put(claim)
+        if self._threads < self._under_way:
+            # Daemons: a call that hangs mustn't keep the process from ending.
+            threading.Thread(target=self._serve, name="ledger-settle", daemon=True).start()
+            self._threads += 1
+
+    def _collect(self, seconds: float) -> list[tuple[Claim, Result]]:
+        answers = []
         try:
-            while self._turn():
-                pass
-            return self.core.report()
-        finally:
-            for _ in self._threads:
-                self._work.put(None)
-            self._close()
-
-    def _turn(self) -> bool:
-        self.look_around()
-        self._send_next()
-        self._collect(wait=False)
-        for recording in self.core.recordings():
-            try:
-                self.core.recorded(recording, self._send(recording.call))
-            except Refused as refusal:
-                self.core.refused(recording, refusal)
-        claim = self.core.next_claim()
-        if claim is not None:
-            self._claim()
-        elif self.core.is_running:
-            self._collect(wait=True)
-        elif self.core.is_idle:
-            self.core.open = tuple(self._ask(lambda ledger: ledger.count_open(self.core.merchant_id, self.core.token)))
-            if self.is_over():
-                self.look_around()
-                return False
-            if self._empty_passes:
-                time.sleep(PAUSE)
-        return True
-
-    def _send_next(self) -> None:
-        while (claim := self.core.next_to_send()) is not None:
-            if len(self._threads) < self.options.in_flight and self._work.empty():
-                # Daemons: a call that hangs mustn't keep the process from ending after a stop.
-                thread = threading.Thread(target=self._serve, name="ledger-settle", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-            self._work.put(claim)
+            if seconds:
+                answers.append(self._answers.get(timeout=seconds))
+            while True:
+                answers.append(self._answers.get_nowait())
+        except queue.Empty:
+            self._under_way -= len(answers)
+            return answers
 
     def _serve(self) -> None:
         while (claim := self._work.get()) is not None:
-            self._answers.put((claim, self._call_gateway(claim)))
+            self._answers.put((claim, self._call(claim)))
 
-    def _call_gateway(self, claim: Claim) -> Result:
-        flow = course(claim)
+    def _call(self, claim: Claim) -> Result:
         try:
-            step = next(flow)
-            while True:
-                step = flow.send(self._step(step))
+            return run(at_the_gateway(claim), self._ask_gateway)
         except LeaseLost as lost:
             return NotTried(lost.message)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
 
-    def _step(self, step: Find | Send) -> Found:
-        seconds = _time_for_call(self.lease, self.options.timeout)
+    def _ask_gateway(self, step: Find | Send) -> Found:
+        seconds = _time_for_call(self._lease, self._options)
         try:
             match step:
                 case Find(claim):
-                    return _as_found(self._gateway.find(claim.idempotency_key, seconds))
+                    return as_found(self._gateway.find(claim.idempotency_key, seconds))
                 case Send(claim):
-                    return _as_found(self._gateway.refund(claim, self.core.token, seconds))
-        except Exception as error:
+                    return as_found(self._gateway.refund(claim, self._lease.token, seconds))
+        except BaseException as error:  # also SystemExit: in a thread nobody else would hear of it
             return _as_unknown(error)
 
-    def _collect(self, *, wait: bool) -> None:
-        try:
-            self.core.answered(*self._answers.get(block=wait, timeout=PAUSE if wait else None))
-            while True:
-                self.core.answered(*self._answers.get_nowait())
-        except queue.Empty:
-            return
 
-    def _claim(self) -> None:
-        since = time.monotonic()
-        while (call := self.core.next_claim()) is not None:
-            try:
-                self.core.claimed(self._ledger().send(call))
-                return
-            except Refused as refusal:
-                self.core.stop(refusal)
-            except (psycopg.OperationalError, Busy) as error:
-                self.core.claim_in_doubt()
-                self._recover(error, since)
-                self.look_around()
+class _Tasks:
+    """Takes the steps on an event loop: a task for each refund at the gateway."""
 
-    def _send(self, call: Call[T]) -> list[T]:
-        return self._ask(lambda ledger: ledger.send(call))
-
-    def _ask(self, ask: Callable[[Ledger], T]) -> T:
-        since = time.monotonic()
-        while True:
-            try:
-                return ask(self._ledger())
-            except (psycopg.OperationalError, Busy) as error:
-                self._recover(error, since)
-
-    def _recover(self, error: psycopg.OperationalError | Busy, since: float) -> None:
-        self.was_lost(error, since)
-        if not isinstance(error, Busy):
-            self._close()
-        time.sleep(PAUSE)
-
-    def _ledger(self) -> Ledger:
-        if self._connection is None:
-            self._connection = self._database.open()
-        return Ledger(self._connection, refusals=self._database)
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._database.close(self._connection)
-            self._connection = None
-
-
-class _AsyncDriver(_Common):
-    """Drives a settlement on an event loop: a task for each call to the gateway."""
-
-    def __init__(
-        self,
-        core: Settlement,
-        options: Options,
-        database: AsyncDatabase,
-        lease: AsyncLease | AsyncAdvisoryLease,
-        gateway: AsyncGateway,
-        stop: Stop | None,
-        notify: Notify | None,
-    ) -> None:
-        super().__init__(core, options, lease, stop, notify)
+    def __init__(self, database: AsyncDatabase, gateway: AsyncGateway, lease: Held, options: Options) -> None:
         self._database = database
         self._gateway = gateway
+        self._lease = lease
+        self._options = options
         self._connection: Any = None
+        self._answers: asyncio.Queue[tuple[Claim, Result]] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
-    async def run(self) -> Report:
+    async def take(self, step: Step) -> Any:
+        """Take one step."""
+        match step:
+            case Ask(call):
+                return await self._ask(call)
+            case HangUp():
+                await self._hang_up()
+            case Begin(claim):
+                task = asyncio.create_task(self._serve(claim))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case Collect(seconds):
+                return await self._collect(seconds)
+        return None
+
+    async def close(self) -> None:
+        """Let the tasks end, and the connection go."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await self._hang_up()
+
+    async def _ask(self, call: Call[T]) -> list[T]:
+        if self._connection is None:
+            self._connection = await self._database.open()
+        if isinstance(self._connection, psycopg.Connection):
+            return await in_thread(partial(blocking_ledger(self._connection).send, call), finish=True)
+        return await AsyncLedger(self._connection, refusals=self._database).send(call)
+
+    async def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._database.close(connection)
+
+    async def _collect(self, seconds: float) -> list[tuple[Claim, Result]]:
+        answers = []
         try:
-            while await self._turn():
-                pass
-            return self.core.report()
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await self._close()
-
-    async def _turn(self) -> bool:
-        self.look_around()
-        while (to_send := self.core.next_to_send()) is not None:
-            task = asyncio.create_task(self._serve(to_send))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        for recording in self.core.recordings():
-            try:
-                self.core.recorded(recording, await self._send(recording.call))
-            except Refused as refusal:
-                self.core.refused(recording, refusal)
-        claim = self.core.next_claim()
-        if claim is not None:
-            await self._claim()
-        elif self.core.is_running:
-            await asyncio.wait(self._tasks, timeout=PAUSE, return_when=asyncio.FIRST_COMPLETED)
-        elif self.core.is_idle:
-            self.core.open = tuple(
-                await self._ask(lambda ledger: ledger.count_open(self.core.merchant_id, self.core.token))
-            )
-            if self.is_over():
-                self.look_around()
-                return False
-            if self._empty_passes:
-                await asyncio.sleep(PAUSE)
-        return True
+            async with asyncio.timeout(seconds):
+                answers.append(await self._answers.get())
+        except TimeoutError:
+            pass
+        while not self._answers.empty():
+            answers.append(self._answers.get_nowait())
+        return answers
 
     async def _serve(self, claim: Claim) -> None:
-        self.core.answered(claim, await self._call_gateway(claim))
+        self._answers.put_nowait((claim, await self._call(claim)))
 
-    async def _call_gateway(self, claim: Claim) -> Result:
-        flow = course(claim)
+    async def _call(self, claim: Claim) -> Result:
         try:
-            step = next(flow)
-            while True:
-                step = flow.send(await self._step(step))
+            return await run_async(at_the_gateway(claim), self._ask_gateway)
         except LeaseLost as lost:
             return NotTried(lost.message)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
 
-    async def _step(self, step: Find | Send) -> Found:
-        seconds = _time_for_call(self.lease, self.options.timeout)
+    async def _ask_gateway(self, step: Find | Send) -> Found:
+        seconds = _time_for_call(self._lease, self._options)
         try:
             match step:
                 case Find(claim):
-                    return _as_found(await self._gateway.find(claim.idempotency_key, seconds))
+                    return as_found(await self._gateway.find(claim.idempotency_key, seconds))
                 case Send(claim):
-                    return _as_found(await self._gateway.refund(claim, self.core.token, seconds))
-        except Exception as error:
+                    return as_found(await self._gateway.refund(claim, self._lease.token, seconds))
+        except (Exception, asyncio.CancelledError) as error:
+            if self._closed:
+                raise
             return _as_unknown(error)
-
-    async def _claim(self) -> None:
-        since = time.monotonic()
-        while (call := self.core.next_claim()) is not None:
-            try:
-                self.core.claimed(await (await self._ledger()).send(call))
-                return
-            except Refused as refusal:
-                self.core.stop(refusal)
-            except (psycopg.OperationalError, Busy) as error:
-                self.core.claim_in_doubt()
-                await self._recover(error, since)
-                self.look_around()
-
-    async def _send(self, call: Call[T]) -> list[T]:
-        return await self._ask(lambda ledger: ledger.send(call))  # type: ignore[no-any-return]
-
-    async def _ask(self, ask: Callable[[AsyncLedger], Any]) -> Any:
-        since = time.monotonic()
-        while True:
-            try:
-                return await ask(await self._ledger())
-            except (psycopg.OperationalError, Busy) as error:
-                await self._recover(error, since)
-
-    async def _recover(self, error: psycopg.OperationalError | Busy, since: float) -> None:
-        self.was_lost(error, since)
-        if not isinstance(error, Busy):
-            await self._close()
-        await asyncio.sleep(PAUSE)
-
-    async def _ledger(self) -> AsyncLedger:
-        if self._connection is None:
-            self._connection = await self._database.open()
-            if not isinstance(self._connection, psycopg.AsyncConnection):
-                raise TypeError(
-                    "settle_async needs asyncio connections: an AsyncConnectionPool, a dsn, or a function "
-                    "that opens a psycopg.AsyncConnection"
-                )
-        return AsyncLedger(self._connection, refusals=self._database)
-
-    async def _close(self) -> None:
-        if self._connection is not None:
-            await self._database.close(self._connection)
-            self._connection = None

@@ -1,13 +1,13 @@
 """What a settlement does next, without doing it: which rows to claim, what to ask the gateway, what to record.
 
-No I/O and no threads here; ledger.settle drives it, blocking or on an event loop.
+No I/O, no threads and no clock here; ledger.settle drives it, blocking or on an event loop.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -21,6 +21,9 @@ log = logging.getLogger("ledger.settle")
 
 MOST_ROWS = 1000
 """What a set-based call takes at most."""
+
+LONGEST_REF = 255
+LONGEST_REASON = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class NotTried:
 Result: TypeAlias = Answer | NotTried
 
 
-def course(claim: Claim) -> Generator[Find | Send, Found, Answer]:
+def at_the_gateway(claim: Claim) -> Generator[Find | Send, Found, Answer]:
     """What to ask the gateway about a claimed refund.
 
     Whoever may not be its first sender asks before sending. That the gateway has nothing doesn't mean that nothing
@@ -59,6 +62,40 @@ def course(claim: Claim) -> Generator[Find | Send, Found, Answer]:
             return found
     answer = yield Send(claim)
     return Unknown("the gateway has nothing") if isinstance(answer, Nothing) else answer
+
+
+def as_found(answer: object) -> Found:
+    """What an adapter returned, as an answer that can be recorded. Anything else is Unknown."""
+    match answer:
+        case Sent(ref, amount_minor, currency):
+            fits = _is_ref(ref) and _is_amount(amount_minor) and _is_text(currency)
+        case Accepted(ref):
+            fits = _is_ref(ref)
+        case Declined(reason, remembered):
+            fits = _is_a(str, reason) and _is_a(bool, remembered)
+        case Unknown(reason):
+            fits = _is_a(str, reason)
+        case _:
+            fits = isinstance(answer, Nothing)
+    if fits:
+        return answer  # type: ignore[return-value]  # one of those above
+    return Unknown(f"the gateway's adapter returned {answer!r}, which is no answer that can be recorded")
+
+
+def _is_a(kind: type, value: object) -> bool:
+    return isinstance(value, kind)
+
+
+def _is_ref(ref: object) -> bool:
+    return isinstance(ref, str) and 1 <= len(ref) <= LONGEST_REF and ref.isprintable() and not ref.isspace()
+
+
+def _is_amount(amount_minor: object) -> bool:
+    return amount_minor is None or (isinstance(amount_minor, int) and not isinstance(amount_minor, bool))
+
+
+def _is_text(text: object) -> bool:
+    return text is None or (isinstance(text, str) and text.isprintable())
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,124 +142,126 @@ class Report:
 
 
 class Settlement:
-    """The state of one holder's settlement of one merchant."""
+    """The state of one holder's settlement of one merchant.
+
+    A claimed refund is waiting, then at the gateway, then answered, until its answer is recorded.
+    """
 
     def __init__(self, merchant_id: str, token: int, holder: str, *, in_flight: int, batch: int) -> None:
         self.merchant_id = merchant_id
         self.token = token
         self.holder = holder
         self.in_flight = in_flight
-        self.batch = min(batch, MOST_ROWS)
+        self.batch = batch
         self.counts: Counter[str] = Counter()
         self.sent_minor: Counter[str] = Counter()
-        self.refused_rows: list[tuple[str, str]] = []
-        self.refusal: Refused | None = None
-        self.lost: LeaseLost | None = None
-        self.stopping = False
-        self.stopped = False
+        self.refused_rows: dict[str, str] = {}
         self.unrecorded: dict[str, str] = {}
         self.open: tuple[OpenCount, ...] = ()
-        self.pass_is_over = False
-        self._progress = False
-        self._cursor = ""
-        self._in_doubt = False
-        self._waiting: deque[Claim] = deque()
-        self._running: dict[str, Claim] = {}
-        self._answered: list[tuple[Claim, Result]] = []
-        self._being_recorded: dict[str, tuple[Claim, Result]] = {}
+        self.refusal: Refused | None = None
+        self.lost: LeaseLost | None = None
+        self.stopped = False
+        self.stopping = False
         self.events: deque[Event] = deque()
+        self.running: dict[str, Claim] = {}
+        self._waiting: deque[Claim] = deque()
+        self._answered: dict[str, tuple[Claim, Result]] = {}
+        self._cursor = ""
+        self._pass_is_over = False
+        self._progress = False
+        self._in_doubt = False
+        self._reclaim = False
 
     # Claims.
 
     def next_claim(self) -> Call[Claim] | None:
         """The next claim; None when enough is claimed, the pass is over, or the settlement is ending.
 
-        With a batch of one, nothing is claimed ahead of what is being sent.
+        With a batch of one, nothing is claimed ahead of what is being sent. A claim whose reply was lost is made
+        again also when a stop was asked for: what it took must be given back.
         """
-        held = len(self._waiting) + len(self._running)
-        ahead = len(self._waiting) if self.batch > 1 else held
-        if self.stopping or self.pass_is_over or self._answered or ahead >= self.in_flight:
+        if self.refusal or self.lost or self._answered or (self.stopping and not self._in_doubt):
             return None
-        return calls.claim_refunds(self.merchant_id, self.token, self.batch, self._cursor, self._in_doubt)
+        ahead = len(self._waiting) + (len(self.running) if self.batch == 1 else 0)
+        if not self._in_doubt and (self._pass_is_over or ahead >= self.in_flight):
+            return None
+        return calls.claim_refunds(self.merchant_id, self.token, self.batch, self._cursor, self._reclaim)
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """Take what a claim returned."""
-        doubtful, self._in_doubt = self._in_doubt, False
-        self.pass_is_over = not claims
+        self._in_doubt = False
+        self._pass_is_over = not claims
         for claim in claims:
-            self._cursor = max(self._cursor, claim.refund_id)
-            if doubtful and self._holds(claim.refund_id):
+            self._cursor = claim.refund_id
+            if claim.refund_id in self.refused_rows:
                 continue
             self._progress = True
             self.counts[claim.outcome] += 1
             self._note("claimed", claim, claim.outcome)
             if claim.outcome != "review":
                 self._waiting.append(claim)
+        if self.stopping:
+            self._give_back_waiting("the settlement was stopped before it was sent")
 
     def claim_in_doubt(self) -> None:
-        """A claim's reply was lost: the next one takes back what that one may have claimed."""
-        self._in_doubt = True
+        """A claim's reply was lost: from now on, what that one may have claimed is claimed again."""
+        self._in_doubt = self._reclaim = True
+
+    def work_left(self, open_now: Sequence[OpenCount]) -> bool:
+        """Take what is open, and say whether some of it is to be claimed yet."""
+        self.open = tuple(open_now)
+        if self.stopping:
+            return False
+        lost_claims = self._reclaim and any(row.state == "sending" and not row.is_claimable for row in self.open)
+        return lost_claims or any(row.is_claimable for row in self.open)
 
     def new_pass(self) -> bool:
         """Begin again at the first refund. False if the last pass got nowhere."""
         progressed, self._progress = self._progress, False
-        self.pass_is_over, self._cursor = False, ""
+        self._pass_is_over, self._cursor = False, ""
         return progressed
 
     # The gateway.
 
     def next_to_send(self) -> Claim | None:
         """A claimed refund to take to the gateway now, or None."""
-        if self.stopping or not self._waiting or len(self._running) >= self.in_flight:
+        if self.stopping or not self._waiting or len(self.running) >= self.in_flight:
             return None
         claim = self._waiting.popleft()
-        self._running[claim.refund_id] = claim
+        self.running[claim.refund_id] = claim
         return claim
 
     def answered(self, claim: Claim, result: Result) -> None:
         """Take what came of it. A result that comes after the settlement gave up on it is dropped."""
-        if self._running.pop(claim.refund_id, None) is None:
-            log.warning("answer_too_late", extra={"refund_id": claim.refund_id, "result": repr(result)})
+        if self.running.get(claim.refund_id) is not claim:
+            log.warning("the gateway's answer for %s came too late: %r", claim.refund_id, result)
             return
-        self._answered.append((claim, result))
+        del self.running[claim.refund_id]
+        if isinstance(result, NotTried):
+            self._waiting.appendleft(claim)
+            if self.stopping:
+                self._give_back_waiting(result.reason)
+            return
+        self._answered[claim.refund_id] = (claim, result)
         self._note("answered", claim, type(result).__name__.lower())
 
-    def give_up(self, reason: str) -> None:
-        """Wait no longer for what is at the gateway: its outcome isn't known."""
-        for claim in list(self._running.values()):
-            self.answered(claim, Unknown(reason))
-
-    @property
-    def is_running(self) -> bool:
-        """Whether anything is at the gateway."""
-        return bool(self._running)
+    def give_up(self, refund_id: str, reason: str) -> None:
+        """Wait no longer for a refund that is at the gateway: its outcome isn't known."""
+        self.answered(self.running[refund_id], Unknown(reason))
 
     # Records.
 
-    def recordings(self) -> Iterator[Recording]:
-        """The calls that record what has been answered. Each must end in `recorded` or `refused`."""
-        results, self._answered = self._answered, []
-        self._being_recorded = {claim.refund_id: (claim, result) for claim, result in results}
-        sent: list[tuple[Claim, Sent]] = []
-        others: list[tuple[Claim, Result]] = []
-        for claim, result in results:
-            if isinstance(result, Sent) and _agrees(claim, result):
-                sent.append((claim, result))
-            else:
-                others.append((claim, result))
-        for start in range(0, len(sent), MOST_ROWS):
-            yield self._confirm(sent[start : start + MOST_ROWS])
-        for claim, result in others:
-            # A fenced-out holder can't give anything back; the next one is told that it may have been sent.
-            if not (isinstance(result, NotTried) and isinstance(self.refusal, FenceRefusal)):
-                yield Recording(self._record(claim, result), ((claim, result),))
-
-    def _confirm(self, sent: list[tuple[Claim, Sent]]) -> Recording:
-        if len(sent) == 1:
-            return Recording(self._record(*sent[0]), tuple(sent))
-        ids = [claim.refund_id for claim, _ in sent]
-        refs = [answer.ref for _, answer in sent]
-        return Recording(calls.confirm_refunds(self.merchant_id, self.token, ids, refs), tuple(sent))
+    def next_recording(self) -> Recording | None:
+        """A call that records some of what has been answered; offered again until `recorded` or `refused`."""
+        if not self._answered:
+            return None
+        sent = [(c, r) for c, r in self._answered.values() if isinstance(r, Sent) and _agrees(c, r)][:MOST_ROWS]
+        if len(sent) > 1:
+            ids = [claim.refund_id for claim, _ in sent]
+            refs = [answer.ref for _, answer in sent]
+            return Recording(calls.confirm_refunds(self.merchant_id, self.token, ids, refs), tuple(sent))
+        claim, result = sent[0] if sent else next(iter(self._answered.values()))
+        return Recording(self._record(claim, result), ((claim, result),))
 
     def _record(self, claim: Claim, result: Result) -> Call[Move]:
         names = (claim.merchant_id, claim.refund_id, self.token)
@@ -234,57 +273,77 @@ class Settlement:
             case Accepted(ref):
                 return calls.accept_refund(*names, ref)
             case Declined(reason, True):
-                return calls.fail_refund(*names, reason or "declined")
+                return calls.fail_refund(*names, _as_reason(reason, "declined"))
             case Declined(reason, _):
-                return calls.mark_unknown(*names, f"declined, and not remembered under the key: {reason}")
+                text = f"declined, and not remembered under the key: {reason}"
+                return calls.mark_unknown(*names, _as_reason(text, ""))
             case NotTried(reason):
-                return calls.release_refund(*names, reason)
-        return calls.mark_unknown(*names, result.reason or "unknown")
+                return calls.release_refund(*names, _as_reason(reason, "not sent"))
+        return calls.mark_unknown(*names, _as_reason(result.reason, "unknown"))
 
     def recorded(self, recording: Recording, rows: Sequence[Move | RowOutcome]) -> None:
         """Take what a recording returned."""
         for (claim, result), row in zip(recording.results, rows, strict=True):
-            self._being_recorded.pop(claim.refund_id, None)
-            if row.outcome.startswith("LG"):
-                self._not_recorded(claim, result, row.outcome)
+            del self._answered[claim.refund_id]
+            if row.outcome not in Refused.by_code:
+                self._was_recorded(claim, row.state or row.outcome, row.outcome)
                 continue
-            self.counts[row.state or row.outcome] += 1
-            if row.state == "sent":
-                self.sent_minor[claim.currency] += claim.amount_minor
-            self._note("recorded", claim, row.outcome)
+            self._not_recorded(claim, result, row.outcome)
+            self._stop_unless_of_one_row(
+                Refused.by_code[row.outcome](
+                    f"the answer for {claim.merchant_id}/{claim.refund_id} was refused with {row.outcome}."
+                    " Nothing was changed",
+                    {
+                        "function": recording.call.name,
+                        "merchant_id": claim.merchant_id,
+                        "refund_id": claim.refund_id,
+                        "token": self.token,
+                        "reason": row.reason,
+                        "state": row.state,
+                        "gateway_ref": row.gateway_ref,
+                    },
+                    f"Look at it with ledger show {claim.merchant_id} {claim.refund_id}",
+                )
+            )
 
     def refused(self, recording: Recording, refusal: Refused) -> None:
-        """Take that a recording was refused. After a refusal of the fence nothing more is begun."""
+        """Take that a recording was refused."""
         done = set(refusal.detail.get("recorded", ()))
         for claim, result in recording.results:
-            self._being_recorded.pop(claim.refund_id, None)
+            del self._answered[claim.refund_id]
             if claim.refund_id in done:
-                self.counts["sent"] += 1
-                self.sent_minor[claim.currency] += claim.amount_minor
+                self._was_recorded(claim, "sent", "already_confirmed")
             else:
                 self._not_recorded(claim, result, refusal.code)
-        if isinstance(refusal, FenceRefusal | InputRefusal):
-            self.stop(refusal)
+        self._stop_unless_of_one_row(refusal)
 
     def pending(self) -> list[tuple[Claim, Result]]:
         """What has been answered and isn't recorded yet."""
-        return [*self._being_recorded.values(), *self._answered]
+        return list(self._answered.values())
+
+    def _was_recorded(self, claim: Claim, state: str, outcome: str) -> None:
+        self.counts[state] += 1
+        if state == "sent":
+            self.sent_minor[claim.currency] += claim.amount_minor
+        self._note("recorded", claim, outcome)
 
     def _not_recorded(self, claim: Claim, result: Result, code: str) -> None:
-        self.refused_rows.append((claim.refund_id, code))
+        self.refused_rows[claim.refund_id] = code
         if not isinstance(result, NotTried):
             self.unrecorded[claim.refund_id] = repr(result)
             log.warning(
-                "answer_not_recorded",
-                extra={
-                    "merchant_id": claim.merchant_id,
-                    "refund_id": claim.refund_id,
-                    "token": self.token,
-                    "code": code,
-                    "result": repr(result),
-                },
+                "the gateway's answer for %s/%s was not recorded under token %d (%s): %r",
+                claim.merchant_id,
+                claim.refund_id,
+                self.token,
+                code,
+                result,
             )
         self._note("refused", claim, code)
+
+    def _stop_unless_of_one_row(self, refusal: Refused) -> None:
+        if isinstance(refusal, FenceRefusal | InputRefusal):
+            self.stop(refusal)
 
     # The end.
 
@@ -297,14 +356,27 @@ class Settlement:
         else:
             self.stopped = True
         self.stopping = True
-        reason = "the settlement was stopped before it was sent" if why is None else f"not sent: {why.message}"
+        self._give_back_waiting(
+            "the settlement was stopped before it was sent" if why is None else f"not sent: {why.message}"
+        )
+        if isinstance(self.refusal, FenceRefusal):
+            # A fenced-out holder can't give anything back; the next one is told that it may have been sent.
+            self._answered = {
+                refund_id: (claim, result)
+                for refund_id, (claim, result) in self._answered.items()
+                if not isinstance(result, NotTried)
+            }
+
+    def _give_back_waiting(self, reason: str) -> None:
         while self._waiting:
-            self._answered.append((self._waiting.popleft(), NotTried(reason)))
+            claim = self._waiting.popleft()
+            if not isinstance(self.refusal, FenceRefusal):
+                self._answered[claim.refund_id] = (claim, NotTried(reason))
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is claimed, at the gateway, or waiting to be recorded."""
-        return not (self._waiting or self._running or self._answered)
+        return not (self._waiting or self.running or self._answered)
 
     def report(self) -> Report:
         """How it went."""
@@ -315,18 +387,11 @@ class Settlement:
             dict(self.counts),
             dict(self.sent_minor),
             self.open,
-            tuple(self.refused_rows),
+            tuple(self.refused_rows.items()),
             self.refusal,
             self.lost,
             self.stopped,
             dict(self.unrecorded),
-        )
-
-    def _holds(self, refund_id: str) -> bool:
-        return (
-            refund_id in self._running
-            or any(claim.refund_id == refund_id for claim in self._waiting)
-            or any(claim.refund_id == refund_id for claim, _ in self._answered)
         )
 
     def _note(self, name: str, claim: Claim, outcome: str) -> None:
@@ -335,3 +400,9 @@ class Settlement:
 
 def _agrees(claim: Claim, sent: Sent) -> bool:
     return sent.amount_minor in (None, claim.amount_minor) and sent.currency in (None, claim.currency)
+
+
+def _as_reason(text: str, otherwise: str) -> str:
+    """Text that can be recorded: a gateway may have put anything into it."""
+    printable = "".join(sign if sign.isprintable() else " " for sign in text)
+    return printable[:LONGEST_REASON].strip() or otherwise

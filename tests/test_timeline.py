@@ -69,7 +69,7 @@ def restarted(admin: Connection) -> None:
     as_ledger_fn(admin, "update ledger.server set started_at = started_at - interval '1 day'")
 
 
-def known_server(connection: Connection) -> tuple[Any, ...]:
+def known_server(connection: Connection) -> Any:
     row = connection.execute(
         "select timeline, system_identifier, started_at = pg_postmaster_start_time(), xmin::text from ledger.server"
     ).fetchone()

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ledger.lease.advisory import JobSession
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -47,7 +48,7 @@ Step: TypeAlias = Sql | Do | Open | Close
 Course: TypeAlias = Generator[Step, Any, T]
 
 
-def run(course: Course[T], take: Callable[[Step], Any]) -> T:
+def run(course: Generator[S, Any, T], take: Callable[[S], Any]) -> T:
     """Run a course to its end, blocking."""
     try:
         step = next(course)
@@ -62,7 +63,7 @@ def run(course: Course[T], take: Callable[[Step], Any]) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
-async def run_async(course: Course[T], take: Callable[[Step], Awaitable[Any]]) -> T:
+async def run_async(course: Generator[S, Any, T], take: Callable[[S], Awaitable[Any]]) -> T:
     """Run a course to its end on an event loop."""
     try:
         step = next(course)

@@ -10,6 +10,7 @@
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument         an id is null
+--   55P03                     an activation holds the gate for longer than the limit
 --   LG106 RecoveryNeeded      the server was promoted or restored
 --   LG107 Paused              an operator paused the merchant or the kind
 --   LG102, LG105, LG101       the token isn't the active one, or the row carries a newer one
@@ -107,4 +108,4 @@ $$;
 
 comment on function ledger.claim_refund(text, text, bigint) is
     'Take one refund for sending, under the active token. '
-    'Refuses: LG304, LG106, LG107, LG102, LG105, LG101, LG201, LG202, LG204.';
+    'Refuses: LG304, 55P03, LG106, LG107, LG102, LG105, LG101, LG201, LG202, LG204.';

@@ -5,11 +5,13 @@
 -- has locked are passed over, so a short or empty answer isn't the end of the work: no open pending, sending or
 -- unknown row is. Outcomes are those of claim_refund; a row that goes to review comes back, too.
 --
--- Rows are locked in one order, decided in the locking statement, and written from arrays: no plan can read more
--- of the table than was asked for, nor make the time grow faster than the batch.
+-- Rows are locked in one order, decided in the locking statement, and written from arrays, each by its place in the
+-- table, which can't change while it is locked: no plan can read more of the table than was asked for, nor make the
+-- time grow faster than the batch. (By its id, a planner that thinks the merchant small joins all with all.)
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument     the merchant or the cursor is null, or max_rows isn't from 1 to 1000
+--   55P03                 an activation holds the gate for longer than the limit
 --   LG106 RecoveryNeeded  the server was promoted or restored
 --   LG107 Paused          an operator paused the merchant or the kind
 --   LG102, LG105, LG101   the token isn't the active one
@@ -35,6 +37,7 @@ declare
     call jsonb := jsonb_build_object('function', 'claim_refunds', 'merchant_id', merchant_id, 'token', token);
     gate ledger.gate_pass;
     now_at timestamptz;
+    places tid[];
     ids text[];
     decisions text[];
     to_states text[];
@@ -63,7 +66,7 @@ begin
 
     now_at := clock_timestamp();
     select
-        array_agg(d.refund_id), array_agg(d.decision), array_agg(d.to_state), array_agg(d.attempt),
+        array_agg(d.place), array_agg(d.refund_id), array_agg(d.decision), array_agg(d.to_state), array_agg(d.attempt),
         array_agg(d.journal_number + 1), array_agg(d.state), array_agg(d.marked), array_agg(d.first_at),
         array_agg(d.decision <> 'reclaimed' or not d.maybe_sent),
         array_agg(
@@ -75,7 +78,7 @@ begin
                 d.state, nullif(d.fence, 0), d.first_at
             )::ledger.claim
         )
-    into ids, decisions, to_states, attempt_counts, numbers, states, marks, firsts, changes, claims
+    into places, ids, decisions, to_states, attempt_counts, numbers, states, marks, firsts, changes, claims
     from (
         select
             c.*,
@@ -86,7 +89,8 @@ begin
             case when c.decision = 'claimed' then now_at else c.first_claimed_at end as first_at
         from (
             select
-                r.refund_id, r.state, r.fence, r.attempts, r.journal_number, r.maybe_sent, r.first_claimed_at,
+                r.ctid as place, r.refund_id, r.state, r.fence, r.attempts, r.journal_number, r.maybe_sent,
+                r.first_claimed_at,
                 r.amount_minor, r.currency, r.payment_ref, r.gateway, r.idempotency_key,
                 ledger.claim_outcome(
                     r.state, r.fence, r.maybe_sent, r.attempts, r.first_claimed_at,
@@ -123,9 +127,9 @@ begin
         first_claimed_at = i.first_at,
         changed_at = now_at,
         journal_number = i.number
-    from unnest(ids, decisions, to_states, attempt_counts, numbers, marks, firsts, changes)
-        as i (refund_id, decision, to_state, attempt, number, marked, first_at, changes)
-    where r.merchant_id = claim_refunds.merchant_id and r.refund_id = i.refund_id and i.changes;
+    from unnest(places, decisions, to_states, attempt_counts, numbers, marks, firsts, changes)
+        as i (place, decision, to_state, attempt, number, marked, first_at, changes)
+    where r.ctid = i.place and i.changes;
 
     insert into ledger.journal (
         merchant_id, refund_id, number, attempts, at, token, maybe_sent, from_state, to_state, reason
@@ -144,4 +148,4 @@ $$;
 
 comment on function ledger.claim_refunds(text, bigint, integer, text, boolean) is
     'Take a merchant''s next refunds for sending, in order, after a cursor. '
-    'Refuses: LG304, LG106, LG107, LG102, LG105, LG101.';
+    'Refuses: LG304, 55P03, LG106, LG107, LG102, LG105, LG101.';

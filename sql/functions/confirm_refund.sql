@@ -9,6 +9,7 @@
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument          an id or the reference is null or empty, or the evidence isn't an object
+--   55P03                      an activation holds the gate for longer than the limit
 --   LG106 RecoveryNeeded       the server was promoted or restored
 --   LG102, LG105, LG101        the token isn't the active one, or the row carries a newer one
 --   LG201 NoSuchRefund         there is nothing to confirm
@@ -61,4 +62,5 @@ end;
 $$;
 
 comment on function ledger.confirm_refund(text, text, bigint, text, jsonb) is
-    'Record that the gateway sent a refund. Refuses: LG304, LG106, LG102, LG105, LG101, LG201, LG303, LG202, LG203.';
+    'Record that the gateway sent a refund. '
+    'Refuses: LG304, 55P03, LG106, LG102, LG105, LG101, LG201, LG303, LG202, LG203.';

@@ -3,8 +3,12 @@
 -- outcome is confirmed, already_confirmed, or the code that confirm_refund would raise for that row; such a row
 -- changes nothing, and the others go through. A refund that is named twice is confirmed once.
 --
+-- Each row is looked up by its key, in order, and written by its place in the table, which can't change while it is
+-- locked: whatever the planner thinks of the merchant, the time grows with the batch alone.
+--
 -- Refuses, first match wins:
 --   LG304 BadArgument     an array or an element is null or empty, the arrays are unequal or longer than 1,000
+--   55P03                 an activation holds the gate for longer than the limit
 --   LG106 RecoveryNeeded  the server was promoted or restored
 --   LG102, LG105, LG101   the token isn't the active one, and some row isn't recorded under it yet; DETAIL lists
 --                         those that are, and the references of those that aren't, so that they aren't lost
@@ -29,6 +33,7 @@ declare
     call jsonb := jsonb_build_object('function', 'confirm_refunds', 'merchant_id', merchant_id, 'token', token);
     gate ledger.gate_pass;
     now_at timestamptz;
+    places tid[];
     ids text[];
     refs text[];
     numbers integer[];
@@ -59,14 +64,18 @@ begin
 
     if gate.verdict is null then
         perform
-        from ledger.refund as r
-        where r.merchant_id = confirm_refunds.merchant_id and r.refund_id = any(refund_ids)
-        order by r.refund_id
-        for no key update;
+        from (select distinct u.id collate "C" as id from unnest(refund_ids) as u (id) order by 1) as g
+        cross join lateral (
+            select
+            from ledger.refund as r
+            where r.merchant_id = confirm_refunds.merchant_id and r.refund_id = g.id
+            for no key update
+        ) as locked;
     end if;
 
     now_at := clock_timestamp();
     select
+        array_agg(d.place order by d.position),
         array_agg(d.refund_id order by d.position), array_agg(d.ref order by d.position),
         array_agg(d.journal_number + 1 order by d.position), array_agg(d.attempts order by d.position),
         array_agg(d.maybe_sent order by d.position), array_agg(d.amount_minor order by d.position),
@@ -81,7 +90,7 @@ begin
         ),
         jsonb_agg(d.refund_id order by d.position) filter (where d.is_recorded),
         jsonb_object_agg(d.refund_id, d.ref) filter (where not d.is_recorded)
-    into ids, refs, numbers, attempt_counts, marks, amounts, currencies, states, decisions, outcomes,
+    into places, ids, refs, numbers, attempt_counts, marks, amounts, currencies, states, decisions, outcomes,
         recorded, unrecorded
     from (
         select
@@ -95,7 +104,7 @@ begin
             select q.*, row_number() over w as occurrence, first_value(q.ref) over w as first_ref
             from (
                 select
-                    g.refund_id, g.ref, g.position::integer,
+                    r.place, g.refund_id, g.ref, g.position::integer,
                     r.state, r.gateway_ref, r.journal_number, r.attempts, r.maybe_sent, r.amount_minor, r.currency,
                     coalesce(r.state = 'sent' and r.fence = confirm_refunds.token and r.gateway_ref = g.ref, false)
                         as is_recorded,
@@ -112,8 +121,12 @@ begin
                         else 'confirmed'
                     end as verdict
                 from unnest(refund_ids, gateway_refs) with ordinality as g (refund_id, ref, position)
-                left join ledger.refund as r
-                    on r.merchant_id = confirm_refunds.merchant_id and r.refund_id = g.refund_id
+                left join lateral (
+                    select x.ctid as place, x.*
+                    from ledger.refund as x
+                    where x.merchant_id = confirm_refunds.merchant_id and x.refund_id = g.refund_id
+                    offset 0
+                ) as r on true
             ) as q
             window w as (partition by q.refund_id, q.verdict order by q.position)
         ) as v
@@ -139,8 +152,8 @@ begin
         changed_at = now_at,
         settled_at = now_at,
         journal_number = i.number
-    from unnest(ids, refs, numbers, decisions) as i (refund_id, ref, number, decision)
-    where r.merchant_id = confirm_refunds.merchant_id and r.refund_id = i.refund_id and i.decision = 'confirmed';
+    from unnest(places, refs, numbers, decisions) as i (place, ref, number, decision)
+    where r.ctid = i.place and i.decision = 'confirmed';
 
     insert into ledger.journal (
         merchant_id, refund_id, number, attempts, at, token, amount_minor, maybe_sent, from_state, to_state,
@@ -162,4 +175,4 @@ $$;
 
 comment on function ledger.confirm_refunds(text, bigint, text[], text[]) is
     'Record many refunds of one merchant as sent; a row that can''t be gets its code. '
-    'Refuses: LG304, LG106, LG102, LG105, LG101.';
+    'Refuses: LG304, 55P03, LG106, LG102, LG105, LG101.';

@@ -8,6 +8,7 @@
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument      an id or the reason is null or empty, or the evidence isn't an object
+--   55P03                  an activation holds the gate for longer than the limit
 --   LG106 RecoveryNeeded   the server was promoted or restored
 --   LG102, LG105, LG101    the token isn't the active one, or the row carries a newer one
 --   LG201 NoSuchRefund     there is no such refund
@@ -47,4 +48,4 @@ $$;
 
 comment on function ledger.fail_refund(text, text, bigint, text, jsonb) is
     'Record that the gateway refused a refund for good. '
-    'Refuses: LG304, LG106, LG102, LG105, LG101, LG201, LG202, LG203.';
+    'Refuses: LG304, 55P03, LG106, LG102, LG105, LG101, LG201, LG202, LG203.';

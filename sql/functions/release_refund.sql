@@ -9,6 +9,7 @@
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument      an id or the reason is null or empty, or the evidence isn't an object
+--   55P03                  an activation holds the gate for longer than the limit
 --   LG106 RecoveryNeeded   the server was promoted or restored
 --   LG102, LG105, LG101    the token isn't the active one, or the row carries a newer one
 --   LG201 NoSuchRefund     there is no such refund
@@ -51,4 +52,5 @@ end;
 $$;
 
 comment on function ledger.release_refund(text, text, bigint, text, jsonb) is
-    'Give a claimed refund back, proven not sent. Refuses: LG304, LG106, LG102, LG105, LG101, LG201, LG202, LG203.';
+    'Give a claimed refund back, proven not sent. '
+    'Refuses: LG304, 55P03, LG106, LG102, LG105, LG101, LG201, LG202, LG203.';
