@@ -105,7 +105,7 @@ def _json(evidence: Mapping[str, Any] | None) -> Jsonb | None:
 def draw_token(resource: str) -> Call[int]:
     """Draw a number for one attempt at a resource. Draw before taking the lease, activate after it.
 
-    Raises BadArgument or RecoveryNeeded.
+    Raises BadArgument, RecoveryNeeded or Paused.
     """
     return _scalar("draw_token", resource=resource)
 
@@ -113,7 +113,7 @@ def draw_token(resource: str) -> Call[int]:
 def activate_token(resource: str, token: int, holder: str) -> Call[None]:
     """Make a drawn token the only valid one of its resource; waits for writes under the older one to end.
 
-    Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn or StaleToken.
+    Raises BadArgument, Busy, RecoveryNeeded, Paused, TokenNotDrawn or StaleToken.
     """
     return _void("activate_token", resource=resource, token=token, holder=holder)
 
@@ -159,7 +159,7 @@ def set_kind(
 def lock_job(resource: str, holder: str) -> Call[int]:
     """Take a job's advisory lock and return an active token, all in the caller's transaction.
 
-    Raises BadArgument, RecoveryNeeded, LockHeld or Busy.
+    Raises BadArgument, RecoveryNeeded, Paused, LockHeld or Busy.
     """
     return _scalar("lock_job", resource=resource, holder=holder)
 
@@ -237,7 +237,7 @@ def add_refunds(
 def claim_refund(merchant_id: str, refund_id: str, token: int) -> Call[Claim]:
     """Take one refund for sending. Commit the claim before the gateway is called.
 
-    Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn, TokenNotActive, StaleToken, NoSuchRefund,
+    Raises BadArgument, Busy, RecoveryNeeded, Paused, TokenNotDrawn, TokenNotActive, StaleToken, NoSuchRefund,
     RefundFinished or IllegalTransition.
     """
     return _rows("claim_refund", Claim, merchant_id=merchant_id, refund_id=refund_id, token=token)
@@ -249,7 +249,7 @@ def claim_refunds(
     """Take a merchant's next refunds for sending, in the order of their ids, after a cursor.
 
     A short or empty answer isn't the end of the work: rows that someone has locked are passed over.
-    Raises BadArgument, Busy, RecoveryNeeded, TokenNotDrawn, TokenNotActive or StaleToken.
+    Raises BadArgument, Busy, RecoveryNeeded, Paused, TokenNotDrawn, TokenNotActive or StaleToken.
     """
     return _rows(
         "claim_refunds",

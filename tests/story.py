@@ -26,7 +26,10 @@ ALICE = "alice/1/aaaaaaaaaaaaaaaa"
 BOB = "bob/2/bbbbbbbbbbbbbbbb"
 UNDRAWN = 9 * 10**18
 
-TABLES = ("refund", "journal", "fence", "draw", "kind", "event", "refusal", "server", "currency", "transition")
+TABLES = (
+    "refund", "journal", "fence", "draw", "kind", "event", "refusal", "server", "currency", "transition",
+    "pause", "protected_table", "exemption",
+)  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -249,6 +249,13 @@ class Scene:
         as_ledger_fn(self.admin, "update ledger.server set timeline = '00000007'")
         self.ledger.draw_token("settle:m_4471")
 
+    def lg107(self) -> None:
+        as_ledger_fn(
+            self.admin,
+            "insert into ledger.pause (target, actor, reason) values ('settle', 'on-call', 'gateway incident 812')",
+        )
+        self.ledger.claim_refund("m_4471", "r_815", self.token)
+
     def lg201(self) -> None:
         self.ledger.claim_refund("m_4471", "r_8151", self.token)
 
@@ -346,7 +353,7 @@ def test_the_docs_give_each_code_its_remedies(code: str) -> None:
 
 def test_the_docs_are_in_the_order_of_precedence_within_each_group() -> None:
     assert [code for code, _ in sections()] == [
-        "LG106", "LG102", "LG105", "LG101", "LG103", "LG104",
+        "LG106", "LG107", "LG102", "LG105", "LG101", "LG103", "LG104",
         "LG201", "LG202", "LG203", "LG204",
         "LG304", "LG302", "LG301", "LG303",
         "55P03", "40001",

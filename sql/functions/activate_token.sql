@@ -63,8 +63,10 @@ begin
     end if;
 
     -- Read again: set_kind may have gone by while this waited, and the fence's limits must be the newest.
-    -- Shared, so that a fence that is being made can't miss a change of mode.
-    perform from ledger.kind as k where k.kind = split_part(resource, ':', 1) for share;
+    -- The switch is held, so that a fence that is being made can't miss a change of mode.
+    if not pg_try_advisory_xact_lock_shared(hashtextextended(kind.kind, 4)) then
+        perform ledger.wait_at_switch(call, hashtextextended(kind.kind, 4));
+    end if;
     kind := ledger.kind_or_defaults(kind.kind);
 
     perform ledger.keep_commit();

@@ -7,14 +7,18 @@
 --   LG304 BadArgument   actor or reason is missing, or the table isn't protected
 --   55P03               fenced writers are under way
 
-create or replace function ledger.exempt_transaction(relation regclass, actor text default null, reason text default null)
+create or replace function ledger.exempt_transaction(
+    relation regclass,
+    actor text default null,
+    reason text default null
+)
 returns void
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    call jsonb := jsonb_build_object('function', 'exempt_transaction', 'table', relation::text);
+    call jsonb := jsonb_build_object('function', 'exempt_transaction', 'relation', relation);
     who text := coalesce(actor, nullif(current_setting('ledger.actor', true), ''));
     why text := coalesce(reason, nullif(current_setting('ledger.reason', true), ''));
     callers_limit text := current_setting('lock_timeout');
@@ -35,7 +39,7 @@ begin
             perform set_config('lock_timeout', callers_limit, true);
         exception
             when lock_not_available then
-                perform ledger.refuse_busy_switch(call, hashtextextended(part::text, 5));
+                perform ledger.refuse_busy(call, 'switch', hashtextextended(part::text, 5), null);
         end;
         insert into ledger.exemption (transaction, relation, actor, reason)
         values (pg_current_xact_id(), part, who, why)
@@ -43,7 +47,10 @@ begin
     end loop;
 
     insert into ledger.event (event, actor, reason, detail)
-    values ('exempted', who, why, jsonb_build_object('table', relation::text, 'transaction', pg_current_xact_id()::text));
+    values (
+        'exempted', who, why,
+        jsonb_build_object('table', relation::text, 'transaction', pg_current_xact_id()::text)
+    );
 end;
 $$;
 

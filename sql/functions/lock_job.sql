@@ -49,4 +49,5 @@ end;
 $$;
 
 comment on function ledger.lock_job(text, text) is
-    'Take a job''s advisory lock and return an active token, in this transaction. Refuses: LG304, LG106, LG107, LG104, 55P03.';
+    'Take a job''s advisory lock and return an active token, in this transaction. '
+    'Refuses: LG304, LG106, LG107, LG104, 55P03.';

@@ -13,7 +13,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    call jsonb := jsonb_build_object('function', 'pause', 'resource', target);
+    call jsonb := jsonb_build_object('function', 'pause', 'target', target);
     who text := coalesce(actor, nullif(current_setting('ledger.actor', true), ''));
     why text := coalesce(reason, nullif(current_setting('ledger.reason', true), ''));
     paused ledger.pause;

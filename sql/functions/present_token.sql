@@ -25,4 +25,5 @@ end;
 $$;
 
 comment on function ledger.present_token(text, bigint) is
-    'Present a token for this transaction''s writes to protected tables. Refuses: LG304, 55P03, LG106, LG102, LG105, LG101.';
+    'Present a token for this transaction''s writes to protected tables. '
+    'Refuses: LG304, 55P03, LG106, LG102, LG105, LG101.';

@@ -11,6 +11,7 @@
 -- Refuses, first match wins:
 --   LG304 BadArgument   not a table of one's own, not exactly one way of naming the resource, or a column of a type
 --                       that can't name one
+--   55P03               the table can't be locked within two seconds
 
 create or replace function ledger.protect_table(
     relation regclass,
@@ -42,4 +43,4 @@ end;
 $$;
 
 comment on function ledger.protect_table(regclass, text, text, text, boolean) is
-    'Fence an existing table; run by its owner. Refuses: LG304.';
+    'Fence an existing table; run by its owner. Refuses: LG304, 55P03.';

@@ -28,7 +28,6 @@ declare
     call jsonb := jsonb_build_object('function', 'set_kind', 'kind', kind);
     who text := coalesce(actor, nullif(current_setting('ledger.actor', true), ''));
     why text := coalesce(reason, nullif(current_setting('ledger.reason', true), ''));
-    callers_limit text := current_setting('lock_timeout');
     before ledger.kind_limits;
     wanted ledger.kind_limits;
 begin
@@ -40,9 +39,7 @@ begin
         perform ledger.refuse_argument(call, 'lock is redis or advisory');
     end if;
 
-    perform set_config('lock_timeout', least(2000, nullif(ledger.setting_ms('lock_timeout'), 0))::text, true);
     perform from ledger.kind as k where k.kind = set_kind.kind for update;
-    perform set_config('lock_timeout', callers_limit, true);
     before := ledger.get_kind(kind);
     wanted := row(
         kind,

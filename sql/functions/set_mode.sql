@@ -47,7 +47,7 @@ begin
         perform pg_advisory_xact_lock(key);
     exception
         when lock_not_available then
-            perform ledger.refuse_busy_switch(call, key);
+            perform ledger.refuse_busy(call, 'switch', key, null);
     end;
 
     perform ledger.ensure_kind(kind, 'advisory');

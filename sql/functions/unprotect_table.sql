@@ -6,6 +6,7 @@
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument   not a table of one's own
+--   55P03               the table can't be locked within two seconds
 
 create or replace function ledger.unprotect_table(relation regclass)
 returns void
@@ -35,4 +36,4 @@ end;
 $$;
 
 comment on function ledger.unprotect_table(regclass) is
-    'Take a table''s protection off; run by its owner. Refuses: LG304.';
+    'Take a table''s protection off; run by its owner. Refuses: LG304, 55P03.';

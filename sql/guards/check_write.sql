@@ -69,4 +69,4 @@ $$;
 
 comment on function ledger.check_write() is
     'Guard. Trigger: a write to a protected table carries the active token. Refuses by refuse_argument, '
-    'refuse_busy_gate, refuse_new_timeline, refuse_token and refuse_unfenced_write.';
+    'refuse_busy, refuse_new_timeline, refuse_token and refuse_unfenced_write.';

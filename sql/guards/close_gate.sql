@@ -30,7 +30,7 @@ begin
     exception
         when lock_not_available then
             if callers_ms <= idle_ms then
-                perform ledger.refuse_busy_gate(call, ended);
+                perform ledger.refuse_busy(call, 'gate', key, ended);
             end if;
     end;
 
@@ -43,10 +43,10 @@ begin
         return ended;
     exception
         when lock_not_available then
-            perform ledger.refuse_busy_gate(call, ended);
+            perform ledger.refuse_busy(call, 'gate', key, ended);
     end;
 end;
 $$;
 
 comment on function ledger.close_gate(jsonb, integer, integer) is
-    'Guard. Takes the gate exclusively, ending frozen clients. Refuses by refuse_busy_gate.';
+    'Guard. Takes the gate exclusively, ending frozen clients. Refuses by refuse_busy.';

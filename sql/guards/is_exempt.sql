@@ -29,4 +29,4 @@ end;
 $$;
 
 comment on function ledger.is_exempt(jsonb) is
-    'Guard. Whether this transaction is exempt for the table. Refuses by refuse_busy_switch.';
+    'Guard. Whether this transaction is exempt for the table. Refuses by refuse_busy.';

@@ -2,12 +2,9 @@
 -- Null for the active one. The one decision behind every refusal of a token, whether it is raised or, in shadow
 -- mode, only recorded.
 --
---   LG102              null, zero or negative
---   LG101 superseded   up to the barrier, and active once
---   LG101 voided       up to the barrier, and never active
---   LG105              drawn, and not activated yet
---   LG102              nobody drew it; said only when certain
---   40001              the snapshot is older than the answer
+-- Null, zero or negative: LG102. Up to the barrier: LG101, superseded if it was active once, else voided. Drawn and not
+-- activated yet: LG105. Nobody drew it: LG102, said only when certain; else 40001, for the snapshot is older than the
+-- answer.
 
 create or replace function ledger.judge_token(resource text, token bigint, gate ledger.gate_pass)
 returns text

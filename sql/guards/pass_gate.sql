@@ -69,4 +69,4 @@ end;
 $$;
 
 comment on function ledger.pass_gate(text, text, bigint) is
-    'Guard. Takes the shared gate and judges a token. Refuses by refuse_busy_gate and refuse_new_timeline.';
+    'Guard. Takes the shared gate and judges a token. Refuses by refuse_busy and refuse_new_timeline.';

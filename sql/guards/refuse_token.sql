@@ -13,7 +13,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    verdict text := ledger.judge_token(resource, token, gate);
+    -- The active token, under another holder, is as good as superseded.
+    verdict text := coalesce(ledger.judge_token(resource, token, gate), 'LG101 superseded');
     facts jsonb := '{}';
     own_holder text;
 begin

@@ -14,7 +14,9 @@ begin
             (call ->> 'merchant_id') || coalesce(' ' || (call ->> 'refund_id'), ''),
             call ->> 'resource',
             call ->> 'table',
-            call ->> 'kind'
+            call ->> 'kind',
+            call ->> 'target',
+            call ->> 'relation'
         )
     );
 end;

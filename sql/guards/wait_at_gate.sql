@@ -19,10 +19,10 @@ begin
         perform set_config('lock_timeout', callers_limit, true);
     exception
         when lock_not_available then
-            perform ledger.refuse_busy_gate(call, null);
+            perform ledger.refuse_busy(call, 'gate', hashtextextended(call ->> 'resource', 0), null);
     end;
 end;
 $$;
 
 comment on function ledger.wait_at_gate(jsonb) is
-    'Guard. Waits for the shared gate under a limit. Refuses by refuse_busy_gate.';
+    'Guard. Waits for the shared gate under a limit. Refuses by refuse_busy.';

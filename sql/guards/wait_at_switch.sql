@@ -15,10 +15,10 @@ begin
         perform set_config('lock_timeout', callers_limit, true);
     exception
         when lock_not_available then
-            perform ledger.refuse_busy_switch(call, key);
+            perform ledger.refuse_busy(call, 'switch', key, null);
     end;
 end;
 $$;
 
 comment on function ledger.wait_at_switch(jsonb, bigint) is
-    'Guard. Waits for a switch under a limit. Refuses by refuse_busy_switch.';
+    'Guard. Waits for a switch under a limit. Refuses by refuse_busy.';

@@ -2,8 +2,8 @@
 --
 -- Locks        ACCESS EXCLUSIVE on every table of the schema.
 -- Transaction  runs inside one.
--- Reversible   no. Refuses while tables of other people are protected, and while there are refunds, unless ledger.discard is set to on: that setting says that
---              the record of the money may go.
+-- Reversible   no. Refuses while tables of other people are protected, and while there are refunds, unless
+--              ledger.discard is set to on: that setting says that the record of the money may go.
 -- Needs        membership in ledger_owner and ledger_fn.
 
 set local lock_timeout = '2s';
@@ -59,8 +59,8 @@ drop type
     ledger.gate_pass, ledger.claim, ledger.move, ledger.row_outcome, ledger.added, ledger.open_count, ledger.finding,
     ledger.kind_limits;
 drop table
-    ledger.pause, ledger.exemption, ledger.protected_table, ledger.refusal, ledger.event, ledger.journal, ledger.refund, ledger.draw,
-    ledger.fence, ledger.kind, ledger.server, ledger.transition, ledger.currency;
+    ledger.pause, ledger.exemption, ledger.protected_table, ledger.refusal, ledger.event, ledger.journal,
+    ledger.refund, ledger.draw, ledger.fence, ledger.kind, ledger.server, ledger.transition, ledger.currency;
 drop sequence ledger.token_seq, ledger.refusal_seq;
 revoke usage on schema ledger from ledger_fn, ledger_worker, ledger_operator, ledger_reader;
 

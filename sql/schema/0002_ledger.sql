@@ -413,7 +413,8 @@ create table ledger.protected_table (
 comment on table ledger.protected_table is
     'The tables that the fence guards: what their triggers should say, for verify and for protecting them again.';
 comment on column ledger.protected_table.relation is 'The table; for a partitioned one, the parent.';
-comment on column ledger.protected_table.resource is 'The resource that guards every row; null where each row has its own.';
+comment on column ledger.protected_table.resource is
+    'The resource that guards every row; null where each row has its own.';
 comment on column ledger.protected_table.kind is 'The kind of the resource.';
 comment on column ledger.protected_table.column_name is
     'The column a row''s resource comes from, <kind>:<value>; null where one resource guards every row.';

@@ -49,6 +49,7 @@ def test_there_is_nothing_to_do_on_the_known_server(ledger: Ledger, operators: L
 
 
 def test_the_server_is_known_again_and_work_goes_on(ledger: Ledger, operators: Ledger, admin: Connection) -> None:
+    drawn(ledger)  # the server may have been started again since its template was made
     before = known_server(admin)
     on_a_new_timeline(admin)
 

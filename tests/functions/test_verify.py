@@ -276,9 +276,6 @@ def test_one_reference_at_two_gateways_is_no_finding(ledger: Ledger, tokens: dic
 # trigger_is_on
 
 
-TABLES = ("refund", "journal", "fence", "draw", "kind", "event", "refusal", "server", "currency", "transition")
-
-
 @pytest.mark.parametrize("table", TABLES)
 def test_a_disabled_guard_is_found(table: str, ledger: Ledger, admin: Connection) -> None:
     admin.execute(f"alter table ledger.{table} disable trigger {table}_is_guarded".encode())

@@ -14,7 +14,7 @@ declare
     gone ledger.protected_table;
 begin
     perform ledger.check_owner(
-        jsonb_build_object('function', 'unprotect_table', 'table', relation::text), relation
+        jsonb_build_object('function', 'unregister_table', 'relation', relation), relation
     );
     delete from ledger.protected_table as p where p.relation = unregister_table.relation returning p.* into gone;
     if found then
@@ -25,4 +25,4 @@ end;
 $$;
 
 comment on function ledger.unregister_table(regclass) is
-    'Remove the entry of a protected table; called by unprotect_table. Refuses: LG304.';
+    'Guard. Removes the entry of a protected table; called by unprotect_table. Refuses by refuse_argument.';

@@ -1,7 +1,5 @@
 -- The triggers that a protected table lacks, or has otherwise than it should: on itself and on each partition. No row
 -- means that it is protected as its entry says.
---
--- Refuses nothing.
 
 create or replace function ledger.missing_triggers(relation regclass)
 returns table (part regclass, trigger_name text, definition text)
@@ -31,4 +29,4 @@ end;
 $$;
 
 comment on function ledger.missing_triggers(regclass) is
-    'The triggers that a protected table lacks. Refuses nothing.';
+    'Guard. The triggers that a protected table lacks. Refuses nothing.';

@@ -18,7 +18,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    call jsonb := jsonb_build_object('function', 'protect_table', 'table', relation::text);
+    call jsonb := jsonb_build_object('function', 'register_table', 'relation', relation);
     protection ledger.protected_table;
 begin
     perform ledger.check_owner(call, relation);
@@ -63,4 +63,4 @@ end;
 $$;
 
 comment on function ledger.register_table(regclass, text, text, text, boolean) is
-    'The entry of a protected table; called by protect_table. Refuses: LG304.';
+    'Guard. The entry of a protected table; called by protect_table. Refuses by refuse_argument.';
