@@ -232,9 +232,7 @@ class _Settling:
     def __init__(
         self, merchant_id: str, lease: Held, options: Options, stop: Stop | None, notify: Notify | None
     ) -> None:
-        self.core = Settlement(
-            merchant_id, lease.token, lease.holder, in_flight=options.in_flight, batch=options.batch
-        )
+        self.core = Settlement(merchant_id, lease.token, lease.holder, in_flight=options.in_flight, batch=options.batch)
         self._lease = lease
         self._options = options
         self._stop = stop
@@ -403,6 +401,7 @@ class _Settling:
         """After an exception: wait for nothing, record and give back what can be."""
         try:
             if not _may_pass(error):
+                self._notify = None
                 self.core.stop()
                 for refund_id in list(self.core.running):
                     self._give_up(refund_id, f"the settlement was ended by {type(error).__name__}")

@@ -177,13 +177,23 @@ def test_the_single_calls_find_their_row_by_its_key(
 
 
 def test_the_callers_own_planner_settings_stay_as_they_are(ledger: Ledger, connection: Connection, token: int) -> None:
-    names = ("plan_cache_mode", "enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan")
+    names = ("jit", "plan_cache_mode", "enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan")
     with connection.transaction():
         before = [connection.execute("select current_setting(%s)", [name]).fetchall() for name in names]
         many(ledger, numbered(0, 5))
         ledger.confirm_refunds(MERCHANT, token, ["r_000001"], ["re"])
         ledger.claim_refunds(MERCHANT, token, 5)
         assert [connection.execute("select current_setting(%s)", [name]).fetchall() for name in names] == before
+
+
+def test_who_forbids_plans_forbids_compiling_too(admin: Connection) -> None:
+    """A forbidden plan that can't be avoided, of a table with one row, is priced so high that JIT would set in."""
+    configured = admin.execute(
+        "select proname, proconfig from pg_proc where pronamespace = 'ledger'::regnamespace "
+        "and 'enable_seqscan=off' = any(proconfig)"
+    ).fetchall()
+    assert {name for name, _ in configured} == {"add_refunds", "claim_refunds", "confirm_refunds"}
+    assert all("jit=off" in settings for _, settings in configured)
 
 
 # Linear

@@ -33,18 +33,19 @@ COMMANDS = {
 
 EXIT_CODES = """\b
 Exit codes:
-  0  done; also: nothing to do, done already
-  1  unexpected; or a question was answered with no
-  2  wrong usage or bad input
-  3  refused by the fence
-  4  Postgres or Redis can't be reached
-  5  not found
-  6  busy: a lease, a lock or the gate is held
-  7  a gateway outcome is unknown
-  8  partly done, open rows remain
-  9  the schema is missing or behind
- 10  a check found problems
-130 / 143  ended by Ctrl-C / SIGTERM, after giving the lease back
+    0  done; also: nothing to do, done already
+    1  unexpected; or a question was answered with no
+    2  wrong usage or bad input
+    3  refused by the fence
+    4  Postgres, Redis or the gateway can't be reached
+    5  not found
+    6  busy: a lease, a lock or the gate is held
+    7  a gateway outcome is unknown
+    8  partly done, open rows remain
+    9  the schema is missing or behind
+   10  a check found problems
+  130, 141, 143  ended by Ctrl-C, by a reader that went away, by SIGTERM; a lease is given back
+Where several fit: 3, then 8, then 7.
 """
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,24 +17,39 @@ import click
 if TYPE_CHECKING:
     import psycopg
 
+    from ledger.client import Ledger
+
 DSN_VARIABLES = ["LEDGER_DSN", "DATABASE_URL"]
 REDIS_VARIABLES = ["LEDGER_REDIS_URL", "REDIS_URL"]
 CONNECT_TIMEOUT = 10
+EPILOG = "The global options may stand here too: ledger --help lists them."
 
 
-class BadInput(click.ClickException):
+# A password's own @ or / would make the rest of it a host or a database, and messages name those.
+URI = re.compile(r"postgres(ql)?://([^@/]*@)?[^@/]*(/[^@]*)?(\?.*)?")
+
+
+class Problem(click.ClickException):
+    """What ends a command, in words: what is wrong, and what to do next."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class BadInput(Problem):
     """What was given can't be used. Exit code 2."""
 
     exit_code = 2
 
 
-class NotFound(click.ClickException):
+class NotFound(Problem):
     """What was named doesn't exist. Exit code 5."""
 
     exit_code = 5
 
 
-class Unreachable(click.ClickException):
+class Unreachable(Problem):
     """A server can't be reached. Exit code 4."""
 
     exit_code = 4
@@ -78,22 +95,33 @@ class App:
             )
         return connection
 
-    def need_redis(self, why: str) -> str:
-        """The URL of Redis. Raises Unreachable, with the way out, where none was named."""
+    def ledger(self, connection: psycopg.Connection[Any]) -> Ledger:
+        """A ledger over a connection of ours, whose refusals are recorded on another one."""
+        from ledger.client import Ledger
+
+        return Ledger(connection, refusals=_Second(self))
+
+    def need_redis(self, kind: str) -> str:
+        """The URL of the Redis where a kind's leases live.
+
+        Raises Unreachable, with the way out, where none was named, and BadInput for one that can't be read.
+        """
         if self.redis:
+            from ledger.lease.redis_lock import server_of
+
+            with usable():
+                server_of(self.redis)
             return self.redis
         raise Unreachable(
-            f"{why}, and no Redis was named: give --redis URL or set LEDGER_REDIS_URL. Nothing was changed.\n"
-            "Whoever has no Redis says so once: ledger kind set settle --lock advisory --reason '...'"
+            f"the leases of kind {kind} live in Redis, and no Redis was named. Nothing was changed",
+            f"Give --redis URL or set LEDGER_REDIS_URL. {no_redis(kind)}",
         )
 
     def need_reason(self) -> str:
         """The reason of a write by hand."""
         if self.reason and self.reason.strip():
             return self.reason
-        raise click.UsageError(
-            "a write by hand needs a reason for the journal. Give --reason 'why'. Nothing was changed."
-        )
+        raise BadInput("a write by hand needs a reason, for the record. Nothing was changed", "Give --reason 'why'")
 
     def confirm(self, question: str) -> None:
         """Ask before something that can't be undone; without a terminal --yes must stand in.
@@ -103,13 +131,40 @@ class App:
         if self.yes:
             return
         if not sys.stdin.isatty():
-            raise click.UsageError(f"{question} There is no terminal to ask on: give --yes. Nothing was changed.")
+            raise BadInput(f"{question} There is no terminal to ask on. Nothing was changed", "Give --yes")
         click.confirm(question, abort=True, err=True)
 
     def refuse_dry_run(self, command: str) -> None:
         """For commands that have none: better no answer than a false one."""
         if self.dry_run:
-            raise click.UsageError(f"{command} has no dry run. Nothing was changed.")
+            raise BadInput(f"{command} has no dry run. Nothing was changed", "Leave --dry-run away")
+
+
+class _Second:
+    """Where refusals are recorded: connections of their own. A dry run leaves no record either."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @contextmanager
+    def connection(self) -> Iterator[psycopg.Connection[Any]]:
+        """A connection for one record."""
+        with self._app.connect() as connection, connection.transaction(force_rollback=bool(self._app.dry_run)):
+            yield connection
+
+
+@contextmanager
+def usable() -> Iterator[None]:
+    """The block's ValueError says why something that was given can't be used."""
+    try:
+        yield
+    except ValueError as error:
+        raise BadInput(f"{error}. Nothing was changed") from None
+
+
+def no_redis(kind: str) -> str:
+    """The way out for whoever has none."""
+    return f"Whoever has no Redis says so once: ledger kind set {kind} --lock advisory --reason '...'"
 
 
 def _user() -> str:
@@ -124,13 +179,17 @@ def _parse(dsn: str) -> dict[str, Any]:
     from psycopg.conninfo import conninfo_to_dict
 
     try:
-        return dict(conninfo_to_dict(dsn))
+        parsed = dict(conninfo_to_dict(dsn))
+        if not dsn.lstrip().startswith(("postgresql://", "postgres://")) or URI.fullmatch(dsn.strip()):
+            return parsed
     except ProgrammingError:
-        # The driver's message repeats the text, password and all.
-        raise BadInput(
-            "the DSN does not parse (it isn't shown, for it may hold a password). Give postgresql://user@host/dbname, "
-            "with special characters percent-encoded, or key=value pairs, and keep the password in ~/.pgpass."
-        ) from None
+        pass
+    # The driver's message repeats the text, password and all.
+    raise BadInput(
+        "the DSN does not parse (it isn't shown, for it may hold a password). Nothing was changed",
+        "Give postgresql://user@host/dbname, with special characters percent-encoded (@ is %40, / is %2F), "
+        "or key=value pairs. The password is best kept in ~/.pgpass",
+    ) from None
 
 
 def global_options(*, hidden: bool) -> list[click.Option]:
@@ -174,6 +233,8 @@ def add_global_options(command: click.Command, *, hidden: bool = True) -> click.
         given = {field.name: kwargs.pop(field.name) for field in fields(App) if field.name in kwargs}
         app = ctx.obj if isinstance(ctx.obj, App) else App()
         ctx.obj = replace(app, **{name: value for name, value in given.items() if value is not None})
+        if ctx.obj.no_color or os.environ.get("NO_COLOR"):
+            ctx.color = False
         return inner(*args, **kwargs)
 
     callback.__doc__ = inner.__doc__
@@ -189,23 +250,31 @@ def take_global_options(ctx: click.Context) -> None:
         dsn=app.dsn or _first(DSN_VARIABLES),
         redis=app.redis or _first(REDIS_VARIABLES),
         actor=app.actor or _first(["LEDGER_ACTOR"]),
-        no_color=app.no_color or bool(os.environ.get("NO_COLOR")),
     )
-    if ctx.obj.no_color:
-        ctx.color = False
 
 
 def _first(variables: list[str]) -> str | None:
     return next((os.environ[name] for name in variables if os.environ.get(name)), None)
 
 
-def command(group: click.Group | None = None, name: str | None = None, **settings: Any) -> Callable[..., click.Command]:
+def command(parent: click.Group | None = None, name: str | None = None) -> Callable[..., click.Command]:
     """A click command that takes the global options after its own, too."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
-        made: click.Command = add_global_options(click.command(name, cls=click.Command, **settings)(function))
-        if group is not None:
-            group.add_command(made)
+        made = add_global_options(click.command(name, cls=click.Command, epilog=EPILOG)(function))
+        if parent is not None:
+            parent.add_command(made)
+        return made
+
+    return decorate
+
+
+def group(name: str) -> Callable[..., click.Group]:
+    """A click group that takes the global options, too."""
+
+    def decorate(function: Callable[..., Any]) -> click.Group:
+        made = click.group(name)(function)
+        add_global_options(made)
         return made
 
     return decorate

@@ -6,9 +6,12 @@ before is fenced out from then on. While one holds the lease, nothing is done: i
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -16,151 +19,229 @@ from psycopg import Connection
 
 from ledger.client import Ledger
 from ledger.commands import output
-from ledger.commands.app import App, command, pass_app
-from ledger.commands.exits import PARTLY, describe, exit_code
-from ledger.errors import Busy, FenceRefusal, IllegalTransition, LedgerError, RefundFinished
+from ledger.commands.app import App, BadInput, command, pass_app, usable
+from ledger.commands.durations import DURATION_OR_ZERO
+from ledger.commands.exits import PARTLY, REFUSED, describe
+from ledger.commands.holders import told
+from ledger.errors import Busy, FenceRefusal, LedgerError, Refused
 from ledger.lease import AdvisoryLease, Lease, new_holder
 from ledger.records import Claim, Move
 
-Settle = Callable[[Ledger, str, str, int], Move]
-
-BUSY_HINT = "Wait until it has ended. A holder that is dead loses its lease by itself within its ttl"
+Settle = Callable[[Ledger, str, int], Move]
 
 MERCHANT = click.argument("merchant")
 REFUNDS = click.argument("refunds", nargs=-1, required=True, metavar="REFUND... | -")
 TOKEN = click.option(
-    "--token", type=click.IntRange(1, 2**63 - 1), help="Go on with this token, from `ledger claim`, while it is active."
+    "--token", type=click.IntRange(1, 2**63 - 1), help="Go on with this token, from ledger claim, while it is active."
+)
+WAIT = click.option(
+    "--wait", type=DURATION_OR_ZERO, default="0", show_default=True, help="How long to wait for a busy lease."
 )
 WITHOUT_LEASE = click.option(
     "--without-lease", is_flag=True, help="Go on though the leases can't be seen: fences out whoever holds one."
 )
+
+COLUMNS = ["refund_id", "outcome", "state", "token", "gateway_ref", "reason"]
+CLAIM_COLUMNS = [
+    *("refund_id", "outcome", "token", "attempt", "previous_state", "previous_token", "idempotency_key", "reason"),
+]
+
+NEED_NO_CLAIM = ("accepted", "sent", "failed", "cancelled", "returned")
+"""States whose refunds are settled, or refused, without a claim; claiming them would only be refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """What a person works with: a connection, a ledger over it, and the active token of a merchant."""
+
+    connection: Connection[Any]
+    ledger: Ledger
+    merchant: str
+    token: int
+
+    def state(self, refund: str) -> str | None:
+        """The state of a refund; None where there is none."""
+        row = self.connection.execute(
+            "select state from ledger.refund where merchant_id = %s and refund_id = %s", (self.merchant, refund)
+        ).fetchone()
+        return None if row is None else str(row[0])
+
+    def claim(self, refund: str) -> Claim:
+        """Claim it, in a transaction of its own."""
+        with self.connection.transaction():
+            return self.ledger.claim_refund(self.merchant, refund, self.token)
 
 
 @command(name="claim")
 @MERCHANT
 @REFUNDS
 @TOKEN
+@WAIT
 @WITHOUT_LEASE
 @pass_app
-def claim_command(app: App, merchant: str, refunds: tuple[str, ...], token: int | None, without_lease: bool) -> int:
+def claim_command(
+    app: App, merchant: str, refunds: tuple[str, ...], token: int | None, wait: timedelta, without_lease: bool
+) -> int:
     """Take refunds over by hand, and print the token; whoever held the merchant before is fenced out.
 
     The lease is given back at the end. The token stays active until somebody else activates one: go on with it by
-    --token.
+    --token. With - the refund ids come from stdin, one a line, or in the column refund_id of a CSV.
 
     \b
     Example:
       ledger claim m_4471 r_815 --reason 'worker host is down, ticket 91'
-    Exit codes: 0 done, 3 refused, 4 unreachable, 5 no such refund, 6 a live holder has the lease, 8 some refused.
+    \b
+    Exit codes:
+      0 done           3 refused       4 Postgres or Redis can't be reached     5 no such refund
+      2 bad input      6 a live holder has the lease; nothing was changed       8 some were not claimed
     """
     app.need_reason()
-    with _holding(app, merchant, token, without_lease) as (connection, active):
-        ledger = Ledger(connection, refusals=_second(app))
+    ids = list(_given(refunds))
 
-        def work(refund: str) -> dict[str, Any]:
-            with connection.transaction():
-                claim = ledger.claim_refund(merchant, refund, active)
-            return output.as_row(claim) | {"token": active}
+    def work(hand: Hand, refund: str) -> dict[str, Any]:
+        return output.as_row(hand.claim(refund)) | {"token": hand.token}
 
-        columns = ["refund_id", "outcome", "reason", "token", "attempt", "previous_state", "previous_token"]
-        return _each(app, list(_ids(refunds)), work, columns)
+    return _each(app, merchant, ids, work, CLAIM_COLUMNS, token, wait, without_lease)
 
 
 @command(name="confirm")
 @MERCHANT
 @REFUNDS
-@click.option("--gateway-ref", help="The gateway's reference. With -, a second column of stdin may give it.")
+@click.option("--gateway-ref", metavar="REF", help="The gateway's reference.")
 @TOKEN
+@WAIT
 @WITHOUT_LEASE
 @pass_app
 def confirm_command(
-    app: App, merchant: str, refunds: tuple[str, ...], gateway_ref: str | None, token: int | None, without_lease: bool
+    app: App,
+    merchant: str,
+    refunds: tuple[str, ...],
+    gateway_ref: str | None,
+    token: int | None,
+    wait: timedelta,
+    without_lease: bool,
 ) -> int:
     """Record by hand that the gateway sent a refund. Confirming what is recorded already changes nothing.
+
+    With - each line of stdin is REFUND,REF, or it is a CSV with the columns refund_id and gateway_ref.
 
     \b
     Example:
       ledger confirm m_4471 r_815 --gateway-ref re_815 --reason 'seen in the gateway, ticket 91'
-    Exit codes: 0 done, 3 refused, 4 unreachable, 5 no such refund, 6 a live holder has the lease, 8 some refused.
+    \b
+    Exit codes:
+      0 done           3 refused       4 Postgres or Redis can't be reached     5 no such refund
+      2 bad input      6 a live holder has the lease; nothing was changed       8 some were not confirmed
     """
-    pairs = {name: ref or gateway_ref for name, ref in _pairs(refunds)}
-    missing = [name for name, ref in pairs.items() if not ref]
+    app.need_reason()
+    refs = {refund: ref or gateway_ref for refund, ref in _given(refunds, references=True).items()}
+    missing = [refund for refund, ref in refs.items() if not ref]
     if missing:
-        raise click.UsageError(
-            f"no gateway reference for {', '.join(missing)}. Give --gateway-ref. Nothing was changed."
+        raise BadInput(
+            f"no gateway reference for {', '.join(missing[:5])}. Nothing was changed",
+            "Give --gateway-ref REF, or lines of REFUND,REF on stdin",
         )
-    if gateway_ref and len(pairs) > 1:
-        raise click.UsageError("one --gateway-ref can't be that of several refunds. Nothing was changed.")
+    if gateway_ref and len(refs) > 1:
+        raise BadInput(
+            "one --gateway-ref can't be that of several refunds. Nothing was changed",
+            "Give one refund, or lines of REFUND,REF on stdin",
+        )
 
-    def settle(ledger: Ledger, merchant_id: str, refund_id: str, active: int) -> Move:
-        return ledger.confirm_refund(merchant_id, refund_id, active, str(pairs[refund_id]))
+    def settle(hand: Ledger, refund: str, active: int) -> Move:
+        return hand.confirm_refund(merchant, refund, active, str(refs[refund]))
 
-    return _settle(app, merchant, list(pairs), settle, token, without_lease, done=None)
+    return _settle(app, merchant, list(refs), settle, token, wait, without_lease, done=None)
 
 
 @command(name="fail")
 @MERCHANT
 @REFUNDS
 @TOKEN
+@WAIT
 @WITHOUT_LEASE
 @pass_app
-def fail_command(app: App, merchant: str, refunds: tuple[str, ...], token: int | None, without_lease: bool) -> int:
+def fail_command(
+    app: App, merchant: str, refunds: tuple[str, ...], token: int | None, wait: timedelta, without_lease: bool
+) -> int:
     """Record by hand that the gateway refused a refund for good, and will refuse it again under its key.
+
+    With - the refund ids come from stdin, one a line, or in the column refund_id of a CSV.
 
     \b
     Example:
       ledger fail m_4471 r_815 --reason 'declined for good: account closed, ticket 91'
-    Exit codes: 0 done, 3 refused, 4 unreachable, 5 no such refund, 6 a live holder has the lease, 8 some refused.
+    \b
+    Exit codes:
+      0 done           3 refused       4 Postgres or Redis can't be reached     5 no such refund
+      2 bad input      6 a live holder has the lease; nothing was changed       8 some were not recorded
     """
+    reason = app.need_reason()
 
-    def settle(ledger: Ledger, merchant_id: str, refund_id: str, active: int) -> Move:
-        return ledger.fail_refund(merchant_id, refund_id, active, app.need_reason())
+    def settle(ledger: Ledger, refund: str, active: int) -> Move:
+        return ledger.fail_refund(merchant, refund, active, reason)
 
-    return _settle(app, merchant, list(_ids(refunds)), settle, token, without_lease, done="failed")
+    return _settle(app, merchant, list(_given(refunds)), settle, token, wait, without_lease, done="failed")
 
 
 @command(name="release")
 @MERCHANT
 @REFUNDS
 @TOKEN
+@WAIT
 @WITHOUT_LEASE
 @pass_app
-def release_command(app: App, merchant: str, refunds: tuple[str, ...], token: int | None, without_lease: bool) -> int:
-    """Give back by hand what was certainly not sent by this token.
+def release_command(
+    app: App, merchant: str, refunds: tuple[str, ...], token: int | None, wait: timedelta, without_lease: bool
+) -> int:
+    """Give back by hand what was certainly not sent under this token.
 
-    A refund that an earlier holder may have sent becomes unknown, and the next claim asks the gateway first.
+    A refund that an earlier holder may have sent becomes unknown, and the next claim asks the gateway first. With -
+    the refund ids come from stdin, one a line, or in the column refund_id of a CSV.
 
     \b
     Example:
       ledger release m_4471 r_815 --token 35 --reason 'claimed by mistake'
-    Exit codes: 0 done, 3 refused, 4 unreachable, 5 no such refund, 6 a live holder has the lease, 8 some refused.
+    \b
+    Exit codes:
+      0 done           3 refused       4 Postgres or Redis can't be reached     5 no such refund
+      2 bad input      6 a live holder has the lease; nothing was changed       8 some were not given back
     """
+    reason = app.need_reason()
 
-    def settle(ledger: Ledger, merchant_id: str, refund_id: str, active: int) -> Move:
-        return ledger.release_refund(merchant_id, refund_id, active, app.need_reason())
+    def settle(ledger: Ledger, refund: str, active: int) -> Move:
+        return ledger.release_refund(merchant, refund, active, reason)
 
-    return _settle(app, merchant, list(_ids(refunds)), settle, token, without_lease, done="pending")
+    return _settle(app, merchant, list(_given(refunds)), settle, token, wait, without_lease, done="pending")
 
 
 @command(name="unknown")
 @MERCHANT
 @REFUNDS
 @TOKEN
+@WAIT
 @WITHOUT_LEASE
 @pass_app
-def unknown_command(app: App, merchant: str, refunds: tuple[str, ...], token: int | None, without_lease: bool) -> int:
+def unknown_command(
+    app: App, merchant: str, refunds: tuple[str, ...], token: int | None, wait: timedelta, without_lease: bool
+) -> int:
     """Record by hand that the outcome at the gateway isn't known. The next claim asks the gateway first.
+
+    With - the refund ids come from stdin, one a line, or in the column refund_id of a CSV.
 
     \b
     Example:
       ledger unknown m_4471 r_815 --reason 'gateway is down, ticket 91'
-    Exit codes: 0 done, 3 refused, 4 unreachable, 5 no such refund, 6 a live holder has the lease, 8 some refused.
+    \b
+    Exit codes:
+      0 done           3 refused       4 Postgres or Redis can't be reached     5 no such refund
+      2 bad input      6 a live holder has the lease; nothing was changed       8 some were not recorded
     """
+    reason = app.need_reason()
 
-    def settle(ledger: Ledger, merchant_id: str, refund_id: str, active: int) -> Move:
-        return ledger.mark_unknown(merchant_id, refund_id, active, app.need_reason())
+    def settle(ledger: Ledger, refund: str, active: int) -> Move:
+        return ledger.mark_unknown(merchant, refund, active, reason)
 
-    return _settle(app, merchant, list(_ids(refunds)), settle, token, without_lease, done="unknown")
+    return _settle(app, merchant, list(_given(refunds)), settle, token, wait, without_lease, done="unknown")
 
 
 def _settle(
@@ -169,157 +250,183 @@ def _settle(
     refunds: Sequence[str],
     settle: Settle,
     token: int | None,
+    wait: timedelta,
     without_lease: bool,
     *,
     done: str | None,
 ) -> int:
     """Claim each refund and settle it. One that is in the state `done` already is left as it is."""
-    app.need_reason()
-    with _holding(app, merchant, token, without_lease) as (connection, active):
-        ledger = Ledger(connection, refusals=_second(app))
 
-        def work(refund: str) -> dict[str, Any]:
-            facts = {"refund_id": refund, "token": active}
-            if done is not None and _state(connection, merchant, refund) == done:
-                return facts | {"outcome": f"already_{done}", "state": done}
-            claim = None if token else _claim(connection, ledger, merchant, refund, active)
-            if claim is not None and claim.outcome == "review":
+    def work(hand: Hand, refund: str) -> dict[str, Any]:
+        facts = {"refund_id": refund, "token": hand.token}
+        state = hand.state(refund)
+        if done is not None and state == done:
+            return facts | {"outcome": f"already_{done}", "state": done}
+        if token is None and state not in NEED_NO_CLAIM:
+            claim = hand.claim(refund)
+            if claim.outcome == "review":
                 return facts | {"outcome": "review", "state": "review", "reason": claim.reason}
-            if app.dry_run and claim is not None and claim.outcome == "claimed":
+            if app.dry_run and claim.outcome == "claimed":
                 # What settles it mustn't share the claim's transaction, and a dry run is one transaction.
                 return facts | {"outcome": "would be claimed, then settled", "state": "sending"}
-            with connection.transaction():
-                return output.as_row(settle(ledger, merchant, refund, active))
+        with hand.connection.transaction():
+            return output.as_row(settle(hand.ledger, refund, hand.token))
 
-        columns = ["refund_id", "outcome", "state", "token", "gateway_ref", "reason"]
-        return _each(app, refunds, work, columns)
+    return _each(app, merchant, refunds, work, COLUMNS, token, wait, without_lease)
 
 
-def _claim(connection: Connection[Any], ledger: Ledger, merchant: str, refund: str, active: int) -> Claim | None:
-    """Claim it; None where it needs no claim: it is accepted, or it is final and the next call will say so."""
+def _each(
+    app: App,
+    merchant: str,
+    refunds: Sequence[str],
+    work: Callable[[Hand, str], dict[str, Any]],
+    columns: Sequence[str],
+    token: int | None,
+    wait: timedelta,
+    without_lease: bool,
+) -> int:
+    """Do it for each. One bad row doesn't stop the rest, a refusal by the fence does; every row is accounted for."""
+    if not refunds:
+        output.say("no refund ids came from stdin: nothing to do")
+        return 0
+    results: list[dict[str, Any]] = []
+    fenced_out = failed = False
     try:
-        with connection.transaction():
-            return ledger.claim_refund(merchant, refund, active)
-    except RefundFinished:
-        return None
-    except IllegalTransition as refusal:
-        if refusal.detail.get("state") == "accepted":
-            return None
-        raise
+        with _holding(app, merchant, token, wait, without_lease) as hand:
+            for refund in refunds:
+                try:
+                    results.append(work(hand, refund))
+                except LedgerError as error:
+                    if len(refunds) == 1:
+                        raise
+                    results.append(_refused(refund, error))
+                    failed, fenced_out = True, isinstance(error, FenceRefusal)
+                    if fenced_out:
+                        break
+    finally:
+        # Also when the connection breaks in the middle: what was done must be seen.
+        if results:
+            rest = [{"refund_id": refund, "outcome": "not_tried"} for refund in refunds[len(results) :]]
+            if rest and not fenced_out:
+                rest[0]["outcome"] = "in_doubt"
+            output.rows(app, [*results, *rest], columns)
+    if app.dry_run:
+        output.say("dry run: rolled back, nothing was changed")
+    if fenced_out:
+        return REFUSED
+    return PARTLY if failed or any(result.get("state") == "review" for result in results) else 0
 
 
-def _state(connection: Connection[Any], merchant: str, refund: str) -> str | None:
-    row = connection.execute(
-        "select state from ledger.refund where merchant_id = %s and refund_id = %s", (merchant, refund)
-    ).fetchone()
-    return None if row is None else str(row[0])
+def _refused(refund: str, error: LedgerError) -> dict[str, Any]:
+    message, _, hint = describe(error)
+    return {
+        "refund_id": refund,
+        "outcome": error.code if isinstance(error, Refused) else "busy",
+        "reason": message,
+        "hint": hint,
+    }
 
 
 @contextmanager
-def _holding(app: App, merchant: str, token: int | None, without_lease: bool) -> Iterator[tuple[Connection[Any], int]]:
-    """A connection and an active token for the merchant, under its lease; rolled back at the end of a dry run."""
+def _holding(app: App, merchant: str, token: int | None, wait: timedelta, without_lease: bool) -> Iterator[Hand]:
+    """An active token of the merchant, under its lease; in a dry run without one, and rolled back at its end."""
     resource = f"settle:{merchant}"
     with app.connect() as connection:
+        ledger = app.ledger(connection)
         if token is not None:
-            with connection.transaction(force_rollback=True) if app.dry_run else _nothing():
-                yield connection, token
-            return
-        if without_lease or app.dry_run:
-            if not without_lease:
-                _refuse_live_holder(app, connection, resource)
-            with connection.transaction(force_rollback=True) if app.dry_run else _nothing():
-                if without_lease:
-                    output.say(f"without a lease: whoever holds {resource} is fenced out from now on")
-                yield connection, _activate(connection, resource)
-            return
-        with _lease(app, connection, resource) as lease:
-            yield connection, lease.token
+            with _rolled_back_if_dry(app, connection):
+                yield Hand(connection, ledger, merchant, token)
+        elif without_lease or app.dry_run:
+            if without_lease:
+                output.say(f"without a lease: whoever holds {resource} is fenced out from now on")
+            else:
+                _refuse_live_holder(app, ledger, resource)
+            with _rolled_back_if_dry(app, connection):
+                drawn = ledger.draw_token(resource)
+                ledger.activate_token(resource, drawn, new_holder())
+                yield Hand(connection, ledger, merchant, drawn)
+        else:
+            with _lease(app, ledger, resource, wait) as active:
+                yield Hand(connection, ledger, merchant, active)
 
 
-def _lease(app: App, connection: Connection[Any], resource: str) -> Lease | AdvisoryLease:
-    kind = Ledger(connection).get_kind("settle")
-    if kind.lock == "advisory":
-        return AdvisoryLease(resource, db=app.connect)
-    url = app.need_redis("the leases of kind settle live in Redis, and a live holder can't be seen without it")
-    return Lease(resource, db=app.connect, redis=url)
+@contextmanager
+def _lease(app: App, ledger: Ledger, resource: str, wait: timedelta) -> Iterator[int]:
+    """The token of a lease, where the kind's leases live. Raises Busy, which tells all about who has it."""
+    seconds = wait.total_seconds()
+    with usable():
+        lease: Lease | AdvisoryLease = (
+            AdvisoryLease(resource, db=app.connect, wait=seconds)
+            if ledger.get_kind("settle").lock == "advisory"
+            else Lease(resource, db=app.connect, redis=app.need_redis("settle"), wait=seconds)
+        )
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lease)
+        except Busy as busy:
+            raise told(busy, ledger, resource) from busy
+        yield lease.token
 
 
-def _refuse_live_holder(app: App, connection: Connection[Any], resource: str) -> None:
+def _refuse_live_holder(app: App, ledger: Ledger, resource: str) -> None:
     """For a dry run, which takes no lease: say what the command itself would say. Raises Busy."""
     from ledger.lease.redis_lock import RedisLock
 
-    if Ledger(connection).get_kind("settle").lock == "advisory":
-        holders: list[Any] = Ledger(connection).job_holders(resource)
-        held = ", ".join(f"pid {holder['pid']}" for holder in holders)
-    else:
-        url = app.need_redis("the leases of kind settle live in Redis, and a live holder can't be seen without it")
-        entry = RedisLock(url, resource).peek()
-        held = "" if entry is None else f"{entry.holder} with token {entry.token}, for {entry.ttl_left:.1f} s more"
-    if held:
-        raise Busy(f"the lease on {resource} is held by {held}; nothing was changed", {"resource": resource}, BUSY_HINT)
-
-
-def _activate(connection: Connection[Any], resource: str) -> int:
-    ledger = Ledger(connection)
-    token = ledger.draw_token(resource)
-    ledger.activate_token(resource, token, new_holder())
-    return token
+    if ledger.get_kind("settle").lock == "advisory":
+        held = ledger.job_holders(resource)
+        if held:
+            names = ", ".join(f"pid {one['pid']} ({one['user']})" for one in held)
+            busy = Busy(f"the lock of {resource} is held by {names}. Nothing was changed", {"holder": None})
+            raise told(busy, ledger, resource)
+        return
+    with usable():
+        lock = RedisLock(app.need_redis("settle"), resource)
+    entry = lock.peek()
+    if entry is not None:
+        busy = Busy(
+            f"the lease on {resource} is held by {entry.holder or entry.value} with token {entry.token}, "
+            f"for {entry.ttl_left:.1f} s more unless renewed. Nothing was changed",
+            {"resource": resource, "holder": entry.holder, "token": entry.token, "ttl_left": entry.ttl_left},
+        )
+        raise told(busy, ledger, resource)
 
 
 @contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+def _rolled_back_if_dry(app: App, connection: Connection[Any]) -> Iterator[None]:
+    if not app.dry_run:
+        yield
+        return
+    with connection.transaction(force_rollback=True):
+        yield
 
 
-def _each(app: App, refunds: Sequence[str], work: Callable[[str], dict[str, Any]], columns: Sequence[str]) -> int:
-    """Do it for each; one bad row doesn't stop the rest, a refusal by the fence does."""
-    results: list[dict[str, Any]] = []
-    codes: list[int] = []
-    for refund in refunds:
-        try:
-            results.append(work(refund))
-        except LedgerError as error:
-            if len(refunds) == 1:
-                raise
-            message, _, hint = describe(error)
-            codes.append(exit_code(error))
-            results.append(
-                {"refund_id": refund, "outcome": getattr(error, "code", "busy"), "reason": message, "hint": hint}
-            )
-            if isinstance(error, FenceRefusal):
-                break
-    output.rows(app, results, columns)
-    if app.dry_run:
-        output.say("dry run: rolled back, nothing was changed")
-    if any(result.get("state") == "review" or result.get("outcome") == "review" for result in results):
-        codes.append(PARTLY)
-    return PARTLY if codes else 0
-
-
-def _second(app: App) -> Any:
-    """Where refusals are recorded: a connection of its own, opened when there is one to record."""
-
-    class Second:
-        @contextmanager
-        def connection(self) -> Iterator[Connection[Any]]:
-            with app.connect() as connection:
-                yield connection
-
-    return Second()
-
-
-def _ids(arguments: tuple[str, ...]) -> Iterator[str]:
-    for name, _ in _pairs(arguments):
-        yield name
-
-
-def _pairs(arguments: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
-    """Refund ids, each with what stands beside it; - reads them from stdin, a line each."""
+def _given(arguments: tuple[str, ...], *, references: bool = False) -> dict[str, str | None]:
+    """Refund ids, each once, with the reference that stands beside it; - reads them from stdin."""
+    found: dict[str, str | None] = {}
     for argument in arguments:
-        if argument != "-":
-            yield argument, None
+        pairs = _from_stdin(references) if argument == "-" else [(argument, None)]
+        for refund, ref in pairs:
+            if found.setdefault(refund, ref) != ref:
+                raise BadInput(
+                    f"{refund} is given twice, with references {found[refund]} and {ref}. Nothing was changed"
+                )
+    return found
+
+
+def _from_stdin(references: bool) -> Iterator[tuple[str, str | None]]:
+    """One id a line, with a reference after a comma where references are wanted; or a CSV that names its columns."""
+    lines = ([cell.strip() for cell in row] for row in csv.reader(sys.stdin))
+    columns = ["refund_id", "gateway_ref"]
+    for number, cells in enumerate(lines, start=1):
+        if not any(cells) or cells[0].startswith("#"):
             continue
-        for line in sys.stdin:
-            cells = line.replace(",", " ").split()
-            if cells and not cells[0].startswith("#"):
-                yield cells[0], cells[1] if len(cells) > 1 else None
+        if number == 1 and "refund_id" in cells:
+            columns = cells
+            continue
+        if len(cells) > len(columns) or (not references and len(cells) > 1 and columns[1:] == ["gateway_ref"]):
+            wanted = "REFUND,REF" if references else "one refund id"
+            raise BadInput(
+                f"line {number} of stdin holds {len(cells)} fields; {wanted} was expected. Nothing was changed"
+            )
+        row = dict(zip(columns, cells, strict=False))
+        yield row["refund_id"], (row.get("gateway_ref") or None) if references else None

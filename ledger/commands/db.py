@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 from ledger import schema
 from ledger.commands import output
-from ledger.commands.app import App, BadInput, command, pass_app
+from ledger.commands.app import App, BadInput, command, group, pass_app
 
 
-@click.group("db")
+@group("db")
 def db_command() -> None:
     """The schema: bring it to a revision, take it away, or print the SQL for a DBA."""
 
@@ -23,13 +26,16 @@ def upgrade(app: App, revision: str) -> None:
     \b
     Example:
       ledger db upgrade --dsn postgresql://ledger_admin@db.internal/payments
-    Exit codes: 0 done, 2 no such revision, 4 unreachable.
+    \b
+    Exit codes:
+      0 done       2 no such revision, or a schema of that name that isn't ours       4 Postgres can't be reached
     """
     app.refuse_dry_run("db upgrade")
+    _known(revision, "head")
     with app.connect() as connection:
         before = schema.current(connection)
-    _known(revision)
-    schema.upgrade(app.dsn or "", revision)
+    with _understood():
+        schema.upgrade(app.dsn or "", revision)
     with app.connect() as connection:
         after = schema.current(connection)
     output.say(f"schema ledger is at {after}" + (", as before" if before == after else f" (was: {before or 'none'})"))
@@ -44,23 +50,34 @@ def downgrade(app: App, revision: str) -> None:
     \b
     Example:
       ledger db downgrade base --yes
-    Exit codes: 0 done, 1 answered no, 2 no such revision, 4 unreachable.
+    \b
+    Exit codes:
+      0 done       1 answered no       2 no such revision, or nobody to ask       4 Postgres can't be reached
     """
     app.refuse_dry_run("db downgrade")
-    _known(revision)
+    _known(revision, "base")
     with app.connect() as connection:
         found = schema.current(connection)
-        if found is None:
-            output.say("there is no schema ledger; nothing to do")
+        if found is None or found == revision:
+            output.say(f"schema ledger is at {found}; nothing to do" if found else "no schema ledger; nothing to do")
             return
-        row = connection.execute("select count(*), current_database() from ledger.refund").fetchone()
-        assert row is not None
+        database = connection.info.dbname
+        has_refunds = connection.execute("select to_regclass('ledger.refund') is not null").fetchone()
+        refunds = 0
+        if has_refunds is not None and has_refunds[0]:
+            counted = connection.execute("select count(*) from ledger.refund").fetchone()
+            refunds = 0 if counted is None else counted[0]
     app.confirm(
-        f"Take schema ledger of database {row[1]} from {found} to {revision}? "
-        f"This drops {row[0]} refunds and their journal, for good."
+        f"Take schema ledger of database {database} from {found} to {revision}? "
+        f"This drops {refunds} refunds and their journal, for good."
     )
-    schema.downgrade(app.dsn or "", revision, discard=True)
-    output.say("schema ledger is gone; its roles belong to the cluster and stay" if revision == "base" else revision)
+    with _understood():
+        schema.downgrade(app.dsn or "", revision, discard=True)
+    output.say(
+        "schema ledger is gone; its roles belong to the cluster and stay"
+        if revision == "base"
+        else f"schema ledger is at {revision} (was: {found})"
+    )
 
 
 @command(db_command, "current")
@@ -71,7 +88,9 @@ def current(app: App) -> None:
     \b
     Example:
       ledger db current -o json
-    Exit codes: 0 as needed, 4 unreachable, 9 missing or behind.
+    \b
+    Exit codes:
+      0 as needed       4 Postgres can't be reached       9 missing or behind
     """
     with app.connect() as connection:
         output.one(app, {"found": schema.current(connection), "needed": schema.head()})
@@ -90,19 +109,36 @@ def sql(app: App, revisions: str, down: bool) -> None:
       ledger db sql > ledger.sql && psql -v ON_ERROR_STOP=1 -f ledger.sql
       ledger db sql 0001_roles:0002_ledger
       ledger db sql head:base --down
-    Exit codes: 0 done, 2 no such revision.
+    \b
+    Exit codes:
+      0 done       2 no such revision
     """
-    app.refuse_dry_run("db sql")
-    if down and ":" not in revisions:
-        raise click.UsageError("--down needs FROM:TO, like head:base.")
-    for revision in revisions.split(":"):
-        _known(revision)
-    click.echo(schema.offline_sql(revisions, down=down), nl=False)
+    ends = revisions.split(":")
+    if len(ends) > 2 or "" in ends:
+        raise BadInput(f"{revisions!r} is neither TO nor FROM:TO", "ledger db sql 0001_roles:0002_ledger")
+    if down and len(ends) == 1:
+        raise BadInput("the way back needs FROM:TO", "ledger db sql --down head:base")
+    for revision in ends:
+        _known(revision, "head", "base")
+    with _understood():
+        text = schema.offline_sql(revisions, down=down)
+    if not text.strip():
+        raise BadInput(f"{revisions} is no way {'down' if down else 'up'}: it holds no SQL")
+    click.echo(text, nl=False)
 
 
-def _known(revision: str) -> None:
-    names = schema.revisions()
-    if revision not in (*names, "head", "base", ""):
-        raise BadInput(
-            f"there is no revision {revision!r}. Known: base, {', '.join(names)}, head. Nothing was changed."
-        )
+def _known(revision: str, *words: str) -> None:
+    names = [*schema.revisions(), *words]
+    if revision not in names:
+        raise BadInput(f"there is no revision {revision!r} to go to. Nothing was changed", f"Give {', '.join(names)}")
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """What Alembic can't do with the revisions that were given is bad input."""
+    from alembic.util import CommandError
+
+    try:
+        yield
+    except CommandError as error:
+        raise BadInput(f"{error}. Nothing was changed") from None

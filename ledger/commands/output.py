@@ -5,16 +5,24 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
+from ledger.commands import durations
 from ledger.commands.app import App
 
 Row = Mapping[str, Any]
+
+FOLDS_FROM = 100
+"""The narrowest terminal on which folded columns read better than a field a line."""
+
+EMPTY: tuple[Any, ...] = (None, "", [], {})
+"""What a table says nothing of. (False and 0 are something.)"""
 
 
 def say(text: str) -> None:
@@ -27,78 +35,140 @@ def as_row(record: Any) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
 
 
-def rows(app: App, data: Sequence[Row], columns: Sequence[str], *, empty: str = "nothing") -> None:
-    """Many rows. JSON: a list of objects, with all their fields; table and CSV: the columns named."""
+def rows(
+    app: App, data: Sequence[Row], columns: Sequence[str], *, csv_columns: Sequence[str] = (), empty: str = "nothing"
+) -> None:
+    """Many rows: JSON as a list of objects with all their fields, CSV with the columns named.
+
+    A table leaves out columns in which nothing stands. Without rows CSV is its header, and a table is the words
+    `empty` on stderr.
+    """
     if app.output == "json":
-        click.echo(json.dumps([dict(row) for row in data], default=_plain, indent=2))
+        click.echo(json.dumps([dict(row) for row in data], default=plain, indent=2))
     elif app.output == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([_cell(row.get(column)) for column in columns] for row in data)
-    elif data:
-        _table([[_cell(row.get(column)) for column in columns] for row in data], columns)
-    else:
+        _csv(data, csv_columns or columns)
+    elif not data:
         say(empty)
-
-
-def one(app: App, data: Row) -> None:
-    """One thing, a field a line. JSON: one object."""
-    if app.output == "json":
-        click.echo(json.dumps(dict(data), default=_plain, indent=2))
-    elif app.output == "csv":
-        rows(app, [data], list(data))
     else:
-        width = max(len(name) for name in data)
-        for name, value in data.items():
-            if value not in (None, "", [], {}):
-                click.echo(f"{name.replace('_', ' '):<{width}}  {_cell(value)}")
+        filled = [column for column in columns if any(_is_something(row.get(column)) for row in data)]
+        _table([[cell(row.get(column)) for column in filled] for row in data], filled)
+
+
+def one(app: App, data: Row, *, human: Row | None = None) -> None:
+    """One thing: JSON as an object, CSV as a header and a line, a table as a field a line.
+
+    `human` is what a table says in place of `data`.
+    """
+    if app.output == "json":
+        click.echo(json.dumps(dict(data), default=plain, indent=2))
+    elif app.output == "csv":
+        _csv([data], list(data))
+    else:
+        _fields(data if human is None else human)
 
 
 def money(amount_minor: int, currency: str, exponent: int) -> str:
-    """An amount for a person: 70.25 EUR."""
+    """An amount for a person: 84,300.00 EUR."""
+    return f"{decimal(amount_minor, exponent, ',')} {currency}"
+
+
+def decimal(amount_minor: int, exponent: int, thousands: str = "") -> str:
+    """An amount as a decimal: 70.25."""
     sign, digits = ("-" if amount_minor < 0 else ""), str(abs(amount_minor)).zfill(exponent + 1)
     whole, fraction = (digits[:-exponent], "." + digits[-exponent:]) if exponent else (digits, "")
-    return f"{sign}{whole}{fraction} {currency}"
+    return f"{sign}{int(whole):,}{fraction}".replace(",", thousands)
+
+
+def cell(value: Any) -> str:
+    """A value for a person."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "milliseconds") + "Z"
+    if isinstance(value, timedelta):
+        return durations.readable(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {cell(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return "; ".join(cell(each) for each in value)
+    return _on_one_line(str(value))
+
+
+def plain(value: Any) -> Any:
+    """A value for a program: times in ISO 8601, durations in seconds."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value)
+
+
+def _is_something(value: Any) -> bool:
+    return not any(value == nothing for nothing in EMPTY)
+
+
+def _on_one_line(text: str) -> str:
+    # What others wrote, such as a gateway's reason, mustn't move the cursor of a terminal.
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+
+
+def _csv(data: Sequence[Row], columns: Sequence[str]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_csv_cell(row.get(column)) for column in columns] for row in data)
+
+
+def _csv_cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, bool | dict | list | tuple):
+        return json.dumps(value, default=plain)
+    return plain(value)
+
+
+def _fields(data: Row) -> None:
+    shown = {name.replace("_", " "): value for name, value in data.items() if _is_something(value)}
+    width = max(map(len, shown), default=0)
+    for name, value in shown.items():
+        click.echo(f"{name:<{width}}  {cell(value)}")
 
 
 def _table(cells: list[list[str]], columns: Sequence[str]) -> None:
-    if sys.stdout.isatty() and _rich_table(cells, columns):
-        return
     widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
-    for row in [list(columns), *cells]:
-        click.echo("  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip())
+    terminal = shutil.get_terminal_size().columns
+    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > terminal:
+        if terminal >= FOLDS_FROM and _folded(cells, columns):
+            return
+        # As psql's \x auto does it.
+        for number, row in enumerate(cells):
+            if number:
+                click.echo("")
+            _fields(dict(zip(columns, row, strict=True)))
+        return
+    click.echo(click.style(_line(columns, widths), bold=True))
+    for row in cells:
+        click.echo(_line(row, widths))
 
 
-def _rich_table(cells: list[list[str]], columns: Sequence[str]) -> bool:
-    """On a terminal, with the extra `rich`: a table that folds long cells to the width. False without it."""
+def _folded(cells: list[list[str]], columns: Sequence[str]) -> bool:
+    """With the extra `rich`: a table that folds long cells to the width. False without it."""
     try:
         from rich.console import Console
         from rich.table import Table
     except ImportError:
         return False
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for column in table.columns:
+        column.overflow = "fold"
     for row in cells:
         table.add_row(*row)
     ctx = click.get_current_context(silent=True)
-    Console(no_color=bool(ctx is not None and ctx.color is False), markup=False, highlight=False).print(table)
+    plain_only = ctx is not None and ctx.color is False
+    Console(no_color=plain_only, markup=False, highlight=False).print(table)
     return True
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, datetime):
-        return value.isoformat(timespec="milliseconds")
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds():g}s"
-    if isinstance(value, dict | list):
-        return json.dumps(value, default=_plain)
-    return str(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return _cell(value)
+def _line(values: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(value.ljust(width) for value, width in zip(values, widths, strict=True)).rstrip()

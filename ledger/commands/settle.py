@@ -8,23 +8,27 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from inspect import iscoroutinefunction
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
 import click
 
-from ledger.client import Ledger
 from ledger.commands import output
-from ledger.commands.app import App, BadInput, NotFound, command, pass_app
-from ledger.commands.durations import DURATION
-from ledger.commands.exits import INTERRUPTED, PARTLY, REFUSED, TERMINATED, UNKNOWN, describe
-from ledger.gateway import Gateway
+from ledger.commands.app import App, BadInput, NotFound, Unreachable, command, pass_app, usable
+from ledger.commands.durations import DURATION, DURATION_OR_ZERO
+from ledger.commands.exits import INTERRUPTED, PARTLY, REFUSED, TERMINATED, UNKNOWN, Terminated, describe
+from ledger.commands.holders import told
+from ledger.errors import Busy
+from ledger.gateway import Gateway, Unknown
 from ledger.settle import Options, settle
 from ledger.settlement import Event, Report
 
 SANDBOX_LOG = Path("sandbox-gateway.log")
+CHECK_TIMEOUT = 5.0
 
 
 @command(name="settle")
@@ -36,11 +40,15 @@ SANDBOX_LOG = Path("sandbox-gateway.log")
     help="sandbox: one of its own, with its log here; URL: a sandbox that runs; MODULE:NAME: your adapter.",
 )
 @click.option("--ttl", type=DURATION, help="The lease's time limit.  [default: the kind's]")
-@click.option("--wait", type=DURATION, default="0", show_default=True, help="How long to wait for a busy lease.")
+@click.option(
+    "--wait", type=DURATION_OR_ZERO, default="0", show_default=True, help="How long to wait for a busy lease."
+)
 @click.option("--in-flight", type=click.IntRange(1, 1000), default=32, show_default=True, help="Gateway calls at once.")
 @click.option("--batch", type=click.IntRange(1, 1000), default=100, show_default=True, help="Refunds a claim takes.")
 @click.option("--timeout", type=DURATION, default="10s", show_default=True, help="For one gateway call.")
-@click.option("--grace", type=DURATION, default="10s", show_default=True, help="For calls under way after a stop.")
+@click.option(
+    "--grace", type=DURATION_OR_ZERO, default="10s", show_default=True, help="For calls under way after a stop."
+)
 @pass_app
 def settle_command(
     app: App,
@@ -62,17 +70,20 @@ def settle_command(
     Example:
       ledger settle m_4471 --gateway sandbox
       ledger settle m_4471 --gateway myshop.payments:gateway --in-flight 8
-    Exit codes: 0 all done, 3 refused by the fence, 4 unreachable, 5 no such merchant, 6 a live holder has the lease,
-    7 some outcome is unknown, 8 open rows remain, 130/143 stopped.
+    \b
+    Exit codes:
+      0 all done       2 bad input       3 refused by the fence       4 Postgres, Redis or the gateway can't be reached
+      5 no such merchant                 6 a live holder has the lease       7 some outcome is unknown
+      8 open rows remain                 9 schema missing or behind          130, 143 stopped by Ctrl-C, SIGTERM
     """
     app.refuse_dry_run("settle")
+    before = _look_first(app, merchant)
     options = Options(in_flight, batch, timeout.total_seconds(), grace.total_seconds())
-    redis, open_now = _look_first(app, merchant)
     with (
         _gateway(gateway) as adapter,
         _stop_on_signals() as stopped,
         click.progressbar(
-            length=open_now, label=f"settling {merchant}", file=sys.stderr, hidden=not sys.stderr.isatty()
+            length=before.refunds, label=f"settling {merchant}", file=sys.stderr, hidden=not sys.stderr.isatty()
         ) as bar,
     ):
 
@@ -80,18 +91,22 @@ def settle_command(
             if event.name in ("recorded", "refused"):
                 bar.update(1)
 
-        report = settle(
-            merchant,
-            db=app.connect,
-            gateway=adapter,
-            redis=redis,
-            ttl=None if ttl is None else ttl.total_seconds(),
-            wait=wait.total_seconds(),
-            options=options,
-            stop=stopped,
-            notify=notify,
-        )
-    _tell(app, report)
+        try:
+            report = settle(
+                merchant,
+                db=app.connect,
+                gateway=adapter,
+                redis=before.redis,
+                ttl=None if ttl is None else ttl.total_seconds(),
+                wait=wait.total_seconds(),
+                options=options,
+                stop=stopped,
+                notify=notify,
+            )
+        except Busy as busy:
+            with app.connect() as connection:
+                raise told(busy, app.ledger(connection), f"settle:{merchant}") from busy
+    _tell(app, report, before.exponents)
     return stopped.code or _exit_code(report)
 
 
@@ -99,6 +114,12 @@ class Stopped(threading.Event):
     """Set by the first signal; `code` is the exit code that the signal stands for."""
 
     code = 0
+    is_looked_at = False
+
+    def is_set(self) -> bool:
+        """Whether to stop. Who asks has the lease by now, and will give back what it has claimed."""
+        self.is_looked_at = True
+        return super().is_set()
 
 
 @contextmanager
@@ -106,12 +127,18 @@ def _stop_on_signals() -> Iterator[Stopped]:
     """While the block runs, the first Ctrl-C or SIGTERM asks it to stop, a second one ends it at once."""
     stopped = Stopped()
     codes = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
     before = {number: signal.getsignal(number) for number in codes}
 
     def stop(number: int, frame: FrameType | None) -> None:
+        if not stopped.is_looked_at:
+            # Still waiting for the lease: there is nothing yet that has to be finished.
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated
         stopped.code = codes[signal.Signals(number)]
         stopped.set()
-        output.say("stopping: waiting for what is at the gateway; again ends at once")
+        output.say("stopping: waiting for what is at the gateway; the same again ends at once")
         for one, handler in before.items():
             signal.signal(one, handler)
 
@@ -124,19 +151,28 @@ def _stop_on_signals() -> Iterator[Stopped]:
             signal.signal(number, handler)
 
 
-def _look_first(app: App, merchant: str) -> tuple[str | None, int]:
-    """Where the lease lives (None: in Postgres), and how many refunds are open."""
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a merchant's settlement begins with: where its lease lives (None: in Postgres), and what is open."""
+
+    redis: str | None
+    refunds: int
+    exponents: dict[str, int]
+
+
+def _look_first(app: App, merchant: str) -> Before:
+    """Raises NotFound for a merchant without refunds, and Unreachable where Redis is needed and not named."""
     with app.connect() as connection:
-        ledger = Ledger(connection)
-        known = connection.execute(
-            "select exists (select from ledger.refund where merchant_id = %s)", (merchant,)
-        ).fetchone()
-        if known is None or not known[0]:
-            raise NotFound(f"merchant {merchant} has no refunds.\nAdd them with ledger import FILE")
-        open_now = sum(row.refunds for row in ledger.count_open(merchant))
-        if ledger.get_kind("settle").lock == "advisory":
-            return None, open_now
-    return app.need_redis("the leases of kind settle live in Redis"), open_now
+        ledger = app.ledger(connection)
+        exponents = connection.execute(
+            "select c.currency, c.exponent from ledger.currency as c"
+            " where exists (select from ledger.refund as r where r.merchant_id = %s and r.currency = c.currency)",
+            (merchant,),
+        ).fetchall()
+        if not exponents:
+            raise NotFound(f"merchant {merchant} has no refunds", "Check the id, or add them: ledger import FILE")
+        redis = app.need_redis("settle") if ledger.get_kind("settle").lock == "redis" else None
+        return Before(redis, sum(row.refunds for row in ledger.count_open(merchant)), dict(exponents))
 
 
 @contextmanager
@@ -148,7 +184,16 @@ def _gateway(name: str) -> Iterator[Gateway]:
             output.say(f"sandbox gateway at {process.url}, its movements in {SANDBOX_LOG}")
             yield adapter
     elif name.startswith(("http://", "https://")):
-        with SandboxGateway(name) as adapter:
+        with usable():
+            made = SandboxGateway(name)
+        with made as adapter:
+            # Or every refund would be claimed, and become unknown.
+            answer = adapter.find("is anybody there", CHECK_TIMEOUT)
+            if isinstance(answer, Unknown):
+                raise Unreachable(
+                    f"no sandbox gateway answers at {name}: {answer.reason}. Nothing was sent",
+                    "Start one with ledger gateway serve; it says where it listens",
+                )
             yield adapter
     else:
         yield _load(name)
@@ -157,48 +202,81 @@ def _gateway(name: str) -> Iterator[Gateway]:
 def _load(name: str) -> Gateway:
     """A user's adapter, MODULE:NAME; a class or function is called without arguments."""
     module, _, attribute = name.partition(":")
-    if not attribute:
-        raise BadInput(f"--gateway {name!r} is neither sandbox, a URL, nor MODULE:NAME. Nothing was sent.")
+    if not (module and attribute):
+        raise BadInput(
+            f"--gateway {name!r} is neither sandbox, a URL, nor MODULE:NAME. Nothing was sent",
+            "ledger settle --help has examples",
+        )
     sys.path.insert(0, "")
     try:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise BadInput(f"--gateway {name!r} can't be loaded: {error}. Nothing was sent.") from None
-    if isinstance(found, type) or (callable(found) and not hasattr(found, "refund")):
-        found = found()
-    if not (hasattr(found, "refund") and hasattr(found, "find")):
-        raise BadInput(f"--gateway {name!r} has no refund and find, see ledger.gateway.Gateway. Nothing was sent.")
+        if isinstance(found, type) or (callable(found) and not hasattr(found, "refund")):
+            found = found()
+    except Exception as error:
+        raise BadInput(
+            f"--gateway {name!r} can't be loaded: {type(error).__name__}: {error}. Nothing was sent",
+            "NAME is an adapter, or something that makes one without arguments; modules are found from here as well",
+        ) from error
+    finally:
+        sys.path.remove("")
+    if not (callable(getattr(found, "refund", None)) and callable(getattr(found, "find", None))):
+        raise BadInput(
+            f"--gateway {name!r} has no methods refund and find. Nothing was sent",
+            "ledger.gateway.Gateway tells what they do",
+        )
+    if iscoroutinefunction(found.refund) or iscoroutinefunction(found.find):
+        raise BadInput(
+            f"--gateway {name!r} is an asyncio adapter. Nothing was sent",
+            "Give a blocking one, or call ledger.settle.settle_async from your own program",
+        )
     return cast("Gateway", found)
 
 
-def _tell(app: App, report: Report) -> None:
-    open_by_state: dict[str, int] = {}
+def _tell(app: App, report: Report, exponents: dict[str, int]) -> None:
+    counts = report.counts
+    left_open: dict[str, int] = {}
     for row in report.open:
-        open_by_state[row.state] = open_by_state.get(row.state, 0) + row.refunds
+        left_open[row.state] = left_open.get(row.state, 0) + row.refunds
     facts: dict[str, Any] = {
         "merchant_id": report.merchant_id,
         "token": report.token,
         "holder": report.holder,
-        "sent": report.counts.get("sent", 0),
+        "sent": counts.get("sent", 0),
         "sent_minor": report.sent_minor,
-        "failed": report.counts.get("failed", 0),
-        "taken_over": report.counts.get("taken_over", 0),
-        "left_open": open_by_state,
+        "failed": counts.get("failed", 0),
+        "accepted": counts.get("accepted", 0),
+        "unknown": counts.get("unknown", 0),
+        "review": counts.get("review", 0),
+        "given_back": counts.get("pending", 0),
+        "taken_over": counts.get("taken_over", 0),
+        "left_open": left_open,
         "not_recorded": report.unrecorded,
         "refused": [{"refund_id": refund, "code": code} for refund, code in report.refused],
         "stopped": report.stopped,
     }
-    output.one(app, facts)
+    output.one(app, facts, human=_readable(facts, exponents))
     for why in (report.refusal, report.lost):
         if why is not None:
             message, _, hint = describe(why)
             output.say(f"ended early: {message}" + (f"\n  next: {hint}" if hint else ""))
     if report.unrecorded:
-        output.say("the gateway's answers that were not recorded are above; the next holder asks it about them")
-    for state, refunds in open_by_state.items():
+        output.say("what the gateway answered and nobody recorded is above; the next holder asks it again")
+    for state, refunds in left_open.items():
         output.say(f"{refunds} left {state}: ledger list {report.merchant_id} --state {state}")
+
+
+def _readable(facts: dict[str, Any], exponents: dict[str, int]) -> dict[str, Any]:
+    """The same for a person: sums as money, and nothing of what didn't happen."""
+    sums = [
+        output.money(total, currency, exponents.get(currency, 2)) for currency, total in facts["sent_minor"].items()
+    ]
+    told = {name: value for name, value in facts.items() if name not in ("sent", "sent_minor") and value}
+    refused = [f"{one['refund_id']} {one['code']}" for one in facts["refused"]]
+    head = {name: told.pop(name) for name in ("merchant_id", "token", "holder")}
+    sent = f"{facts['sent']} refunds" + "".join(f", {total}" for total in sums)
+    return head | {"sent": sent} | told | {"refused": refused}
 
 
 def _exit_code(report: Report) -> int:

@@ -28,6 +28,7 @@ set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_bitmapscan = off
+set jit = off
 as $$
 declare
     call jsonb := jsonb_build_object('function', 'confirm_refunds', 'merchant_id', merchant_id, 'token', token);
