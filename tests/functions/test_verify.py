@@ -8,7 +8,7 @@ import pytest
 
 from ledger.client import Ledger
 from ledger.records import Finding
-from tests.story import BOB, MERCHANT, activated, as_ledger_fn, drawn, in_state, unchanged
+from tests.story import BOB, MERCHANT, TABLES, activated, as_ledger_fn, drawn, in_state, unchanged
 
 Connection = psycopg.Connection[Any]
 Damage = Callable[..., None]
