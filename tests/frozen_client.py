@@ -1,8 +1,8 @@
 """A worker that gets stuck while it holds the gate, for tests to freeze with SIGSTOP.
 
-Run as `python frozen_client.py WHERE DSN TOKEN`. It claims r_1 of m_1 in a transaction, goes on to WHERE, says `ready`
-on stdout and waits there. When it is let go, by a line on stdin, it tries to commit and prints `committed` or the
-SQLSTATE that it got instead.
+Run as `python frozen_client.py WHERE DSN TOKEN`. It prints its session's pid, claims r_1 of m_1 in a transaction, goes
+on to WHERE, says `ready` and waits there. When it is let go, by a line on stdin, it tries to commit and prints
+`committed` or the SQLSTATE that it got instead.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ PLACES: dict[str, Callable[[Connection, int], None]] = {
 
 def main(where: str, dsn: str, token: str) -> None:
     connection = psycopg.connect(dsn, application_name="frozen")
+    sys.stdout.write(f"{connection.info.backend_pid}\n")
     try:
         PLACES[where](connection, int(token))
         connection.commit()

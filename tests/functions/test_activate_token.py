@@ -152,10 +152,10 @@ def test_limits_that_were_set_beside_an_open_first_activation_come_with_the_next
 def test_a_transaction_that_activates_is_bounded_by_the_idle_limit(
     connection: Connection, ledger: Ledger, operators: Ledger
 ) -> None:
-    limited(operators, idle=0.25)
+    limited(operators, idle=7)
     with connection.transaction():
         activated(ledger)
-        assert connection.execute("show idle_in_transaction_session_timeout").fetchone() == ("250ms",)
+        assert connection.execute("show idle_in_transaction_session_timeout").fetchone() == ("7s",)
     assert connection.execute("show idle_in_transaction_session_timeout").fetchone() == ("0",)
 
 
@@ -219,7 +219,7 @@ def test_a_transaction_that_wrote_under_another_resource_can_activate(connection
 def test_older_writes_in_flight_are_named_when_the_wait_is_over(
     connection: Connection, ledger: Ledger, rivals: Ledger, operators: Ledger, admin: Connection
 ) -> None:
-    limited(operators, idle=0.1, lock=0.1)
+    limited(operators, idle=0.3, lock=0.1)
     added(ledger, "r_1")
     token = activated(ledger)
     later = drawn(rivals)

@@ -108,11 +108,11 @@ def test_the_next_call_of_an_open_session_goes_by_the_new_limits(
     added(ledger, "r_1", "r_2")
     token = activated(ledger)
     ledger.claim_refund(MERCHANT, "r_1", token)
-    operators.set_kind("settle", idle_limit=timedelta(milliseconds=250), **WHO)
+    operators.set_kind("settle", idle_limit=7 * SECOND, **WHO)
 
     with connection.transaction():
         ledger.claim_refund(MERCHANT, "r_2", token)
-        assert connection.execute("show idle_in_transaction_session_timeout").fetchone() == ("250ms",)
+        assert connection.execute("show idle_in_transaction_session_timeout").fetchone() == ("7s",)
 
 
 def test_attempts_and_key_window_rule_the_next_claim(ledger: Ledger, operators: Ledger) -> None:
