@@ -315,6 +315,37 @@ def test_batches_that_cross_do_not_deadlock(ledger: Ledger, connect: Connect, to
     assert balanced(ledger)
 
 
+def test_confirms_in_crossed_order_lock_their_rows_in_one(
+    ledger: Ledger, connection: Connection, rivals: Ledger, rival: Connection, token: int, admin: Connection
+) -> None:
+    ids = [f"r_{n}" for n in range(5)]
+    added(ledger, *ids)
+    ledger.claim_refunds(MERCHANT, token, 5)
+    with admin.transaction():
+        admin.execute("select from ledger.refund where refund_id = 'r_2' for update")
+        forth = in_background(lambda: ledger.confirm_refunds(MERCHANT, token, ids, ids))
+        until(is_waiting(admin, connection))
+        back = in_background(lambda: rivals.confirm_refunds(MERCHANT, token, ids[::-1], ids[::-1]))
+        until(is_waiting(admin, rival))
+    assert {row.outcome for row in forth.result(5)} == {"confirmed"}
+    assert {row.outcome for row in back.result(5)} == {"already_confirmed"}
+
+
+def test_refunds_added_in_crossed_order_are_inserted_in_one(
+    ledger: Ledger, connection: Connection, rivals: Ledger, rival: Connection, connect: Connect, admin: Connection
+) -> None:
+    ids = [f"r_{n}" for n in range(5)]
+    between = connect()
+    with between.transaction(force_rollback=True):
+        added(Ledger(between), "r_2")
+        forth = in_background(lambda: ledger.add_refunds(MERCHANT, ids, [1] * 5, ["EUR"] * 5))
+        until(is_waiting(admin, connection))
+        back = in_background(lambda: rivals.add_refunds(MERCHANT, ids[::-1], [1] * 5, ["EUR"] * 5))
+        until(is_waiting(admin, rival))
+    assert {row.outcome for row in forth.result(5)} == {"added"}
+    assert {row.outcome for row in back.result(5)} == {"already"}
+
+
 def test_crossed_single_calls_in_two_transactions_end_with_one_deadlock_error_and_nothing_wrong(
     ledger: Ledger, connection: Connection, rivals: Ledger, rival: Connection, token: int, admin: Connection
 ) -> None:
