@@ -10,10 +10,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint clean
+.PHONY: help demo test test-heavy lint clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo "  make test PG=16          on another Postgres: 18 and 16 are in the wheel, 15 and 17 are the system's"
 	@echo "  make test TESTS=tests/x  only some of the tests"
@@ -23,6 +23,9 @@ demo: .venv/.embedded ## Settle 1,200 refunds by two workers, one of them frozen
 
 test: .venv/.dev ## Run the whole suite on embedded servers
 	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadgroup --pg=$(PG) $(TESTS)
+
+test-heavy: .venv/.dev ## Run the tests that take long, or need PgBouncer, Node, curl and redis-cli
+	@$(BIN)/python -m pytest -m heavy --pg=$(PG) $(TESTS)
 
 lint: .venv/.dev ## Check style and types
 	@$(BIN)/ruff check .
