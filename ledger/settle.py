@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -61,8 +64,8 @@ class Options:
 
     `in_flight`: how many refunds are at the gateway at once. `batch`: how many a claim takes, 1,000 at most; with
     one, none is claimed ahead. `timeout`: for one call to the gateway; never more than the lease has left. `grace`:
-    how long calls at the gateway are waited for once a stop was asked for. `patience`: how long to go on trying
-    when Postgres gives no answer.
+    how long calls at the gateway are waited for once a stop was asked for. `patience`: how long one call to Postgres
+    may take, and how long to go on trying when it gives no answer.
     """
 
     in_flight: int = 32
@@ -436,6 +439,15 @@ def _time_for_call(lease: Held, options: Options) -> float:
     return min(options.timeout, left)
 
 
+def _cut(connection: Any) -> None:
+    """End the wait for a server that has fallen silent: whoever waits for it gets an OperationalError.
+
+    Or the watchdog would keep the lease for as long as the network does, and nobody else could go on.
+    """
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.pgconn.socket)) as wire:
+        wire.shutdown(socket.SHUT_RDWR)
+
+
 def _as_unknown(error: BaseException) -> Unknown:
     return Unknown(f"{type(error).__name__}: {error}".removesuffix(": "))
 
@@ -449,6 +461,8 @@ class _Threads:
         self._lease = lease
         self._options = options
         self._connection: psycopg.Connection[Any] | None = None
+        self._asking = False
+        self._cutting = threading.Lock()
         self._work: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[Claim, Result]] = queue.SimpleQueue()
         self._threads = 0
@@ -458,9 +472,7 @@ class _Threads:
         """Take one step."""
         match step:
             case Ask(call):
-                if self._connection is None:
-                    self._connection = self._database.open()
-                return Ledger(self._connection, refusals=self._database).send(call)
+                return self._ask(call)
             case HangUp():
                 self._hang_up()
             case Begin(claim):
@@ -474,6 +486,25 @@ class _Threads:
         for _ in range(self._threads):
             self._work.put(None)
         self._hang_up()
+
+    def _ask(self, call: Call[T]) -> list[T]:
+        if self._connection is None:
+            self._connection = self._database.open()
+        self._asking = True
+        timer = threading.Timer(self._options.patience, self._cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            return Ledger(self._connection, refusals=self._database).send(call)
+        finally:
+            timer.cancel()
+            with self._cutting:
+                self._asking = False
+
+    def _cut(self) -> None:
+        with self._cutting:  # so that it is never the next connection's wire
+            if self._asking:
+                _cut(self._connection)
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
@@ -559,9 +590,13 @@ class _Tasks:
     async def _ask(self, call: Call[T]) -> list[T]:
         if self._connection is None:
             self._connection = await self._database.open()
-        if isinstance(self._connection, psycopg.Connection):
-            return await in_thread(partial(blocking_ledger(self._connection).send, call), finish=True)
-        return await AsyncLedger(self._connection, refusals=self._database).send(call)
+        timer = asyncio.get_running_loop().call_later(self._options.patience, _cut, self._connection)
+        try:
+            if isinstance(self._connection, psycopg.Connection):
+                return await in_thread(partial(blocking_ledger(self._connection).send, call), finish=True)
+            return await AsyncLedger(self._connection, refusals=self._database).send(call)
+        finally:
+            timer.cancel()
 
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None

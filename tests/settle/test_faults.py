@@ -164,6 +164,25 @@ def test_when_postgres_stays_away_the_answers_are_in_the_log_and_the_next_one_fi
     assert len(read_movements(sandbox.log)) == 3
 
 
+def test_a_postgres_that_falls_silent_is_not_waited_for_longer_than_the_patience(
+    settled: Settle, ledger: Ledger, proxied_dsn: str, postgres_proxy: FaultProxy, states: States
+) -> None:
+    """Nobody cuts the connection, it just says nothing any more; the lease would be renewed for ever."""
+    add(ledger, 5)
+
+    def silent_for_a_while() -> None:
+        postgres_proxy.mode = "blackhole"
+
+        def recover() -> None:
+            postgres_proxy.mode = "pass"
+
+        threading.Timer(0.2, recover).start()
+
+    report = settled(Scripted({"r_002": silent_for_a_while}), db=proxied_dsn, in_flight=1, batch=2, patience=0.4)
+    assert report.counts["sent"] == 5
+    assert set(states().values()) == {"sent"}
+
+
 def lost(proxy: FaultProxy) -> Callable[[], None]:
     return lambda: proxy.lose_replies(1)
 
@@ -378,3 +397,24 @@ def test_ctrl_c_leaves_nothing_claimed_and_no_lease(
     assert "sending" not in states().values()
     assert states()["r_001"] == "unknown"
     assert server.get(KEY) is None
+
+
+def test_a_lease_in_postgres_that_a_restart_took_ends_it_and_the_answers_are_recorded(
+    settled: Settle, short_lease: float, ledger: Ledger, operators: Ledger, running: dev.Servers, dsn: str
+) -> None:
+    operators.set_kind("settle", lock="advisory", actor="tests", reason="no Redis here")
+    add(ledger, 6)
+
+    def restart() -> None:
+        running.restart_postgres()
+        time.sleep(short_lease)
+
+    gateway = Scripted({"r_002": restart})
+    report = settled(gateway, redis=None, in_flight=1, batch=6)
+
+    assert report.lost is not None
+    assert report.lost.reason in ("broken", "unreachable")
+    assert gateway.sent == ["r_001", "r_002"]
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        assert [(row.state, row.refunds) for row in Ledger(connection).count_open(MERCHANT)] == [("pending", 4)]
+    assert report.counts["sent"] == 2

@@ -1,15 +1,19 @@
-"""The core of a settlement, with scripted answers: what it does next, without any server."""
+"""The core of a settlement and its course, with scripted answers: what is done next, without any server."""
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
 import pytest
 
-from ledger.errors import BadArgument, GatewayRefConflict, LeaseLost, NotClaimed, StaleToken
+from ledger import settle as settling
+from ledger.errors import BadArgument, Busy, GatewayRefConflict, LeaseLost, NotClaimed, StaleToken
 from ledger.gateway import Accepted, Answer, Declined, Found, Nothing, Sent, Unknown
 from ledger.records import Claim, Move, OpenCount, RowOutcome
+from ledger.settle import Ask, Begin, Collect, HangUp, Options
 from ledger.settlement import Find, NotTried, Recording, Send, Settlement, as_found, at_the_gateway
 
 NOW = datetime.now(UTC)
@@ -399,3 +403,140 @@ def test_each_step_of_a_refund_is_told() -> None:
         ("answered", "r_1", "sent", 7),
         ("recorded", "r_1", "confirmed", 7),
     ]
+
+
+# The course.
+
+
+class Lease:
+    """A lease with as much time left as is said."""
+
+    token = 7
+    holder = "alice/1/aaaa"
+    ttl = 30.0
+    left = 30.0
+
+    def remaining(self) -> float:
+        return self.left
+
+    def ensure(self, need: float = 0.0) -> None:
+        if self.left <= need:
+            raise LeaseLost("the lease is lost", {"reason": "expired"})
+
+
+class Course:
+    """A course taken by hand."""
+
+    def __init__(self, lease: Lease, **options: Any) -> None:
+        settled = settling._Settling("m_1", lease, Options(**options), None, None)
+        self.core = settled.core
+        self.flow = settled.course()
+        self.step = next(self.flow)
+
+    def send(self, result: Any = None) -> settling.Step:
+        self.step = self.flow.send(result)
+        return self.step
+
+    def throw(self, error: BaseException) -> settling.Step:
+        self.step = self.flow.throw(error)
+        return self.step
+
+    def asks(self) -> str:
+        """The function that it asks next, after no answers of the gateway."""
+        while isinstance(self.step, Collect):
+            self.send([])
+        assert isinstance(self.step, Ask), self.step
+        return self.step.call.name
+
+
+def test_with_too_little_time_left_nothing_is_claimed_and_nothing_sent() -> None:
+    lease = Lease()
+    lease.left = 5.0
+    course = Course(lease, timeout=10, batch=1, in_flight=1)
+    for _ in range(3):
+        assert course.step == Collect()
+        assert course.send([]) == Collect(settling.PAUSE)
+        course.send([])
+
+    lease.left = 25.0
+    assert course.asks() == "claim_refunds"
+    lease.left = 5.0
+    course.send([claim("r_1")])
+    for _ in range(3):
+        assert course.step == Collect()
+        assert course.send([]) == Collect(settling.PAUSE)
+        course.send([])
+
+    lease.left = 25.0
+    course.send([])
+    while isinstance(course.step, Collect):
+        course.send([])
+    assert isinstance(course.step, Begin)
+
+
+def test_a_lost_lease_is_seen_before_the_next_claim() -> None:
+    lease = Lease()
+    course = Course(lease)
+    lease.left = 0.0
+    course.send([])  # between two looks
+    while isinstance(course.step, Collect):
+        course.send([])
+    assert course.asks() == "count_open"
+    assert course.core.lost is not None
+
+
+def test_a_call_that_is_late_is_given_up_only_after_a_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wakes up from a freeze finds its calls late, and their answers on the way."""
+    monkeypatch.setattr(settling, "SLACK", 0.01)
+    course = Course(Lease(), timeout=0.01, batch=1, in_flight=1)
+    course.asks()
+    course.send([claim("r_1")])
+    assert course.step == Begin(claim("r_1"))
+    course.send()
+    time.sleep(0.03)
+    course.send([])
+    course.send([])
+    assert list(course.core.running) == ["r_1"]
+    time.sleep(0.03)
+    assert course.asks() == "mark_unknown"
+
+
+def test_postgres_is_tried_again_on_another_connection_until_the_patience_ends() -> None:
+    course = Course(Lease(), patience=0.05)
+    course.asks()
+    assert course.throw(psycopg.OperationalError("server closed the connection")) == HangUp()
+    course.send()
+    assert course.asks() == "claim_refunds"
+    time.sleep(0.06)
+    with pytest.raises(psycopg.OperationalError, match="still away"):
+        course.throw(psycopg.OperationalError("still away"))
+
+
+def test_a_closed_gate_is_no_claim_in_doubt_and_no_reason_to_hang_up() -> None:
+    course = Course(Lease())
+    course.asks()
+    assert course.throw(Busy("the gate is closed")) == Collect(settling.PAUSE)
+    course.send([])
+    course.asks()
+    assert isinstance(course.step, Ask)
+    assert course.step.call.arguments["reclaim"] is False
+    assert course.throw(psycopg.errors.AdminShutdown("restarting")) == HangUp()
+    course.send()
+    course.asks()
+    assert isinstance(course.step, Ask)
+    assert course.step.call.arguments["reclaim"] is True
+
+
+def test_what_is_no_silence_is_raised_after_one_try_to_give_back() -> None:
+    course = Course(Lease(), batch=2)
+    course.asks()
+    course.send([claim("r_1"), claim("r_2")])
+    while isinstance(course.step, Begin | Collect):
+        course.send([] if isinstance(course.step, Collect) else None)
+        if isinstance(course.step, Ask):
+            break
+    assert course.throw(psycopg.errors.InsufficientPrivilege("no")) == HangUp()
+    course.send()
+    assert course.asks() == "mark_unknown"
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="no"):
+        course.throw(psycopg.OperationalError("and now it is away, too"))
