@@ -518,6 +518,14 @@ def resume(target: str, actor: str | None = None, reason: str | None = None) -> 
     return _scalar("resume", target=target, actor=actor, reason=reason)
 
 
+def break_lease(resource: str, holder: str, actor: str | None = None, reason: str | None = None) -> Call[int]:
+    """Fence out whoever holds a resource, by a person; returns the token, under which to go on. Then clear the lease.
+
+    Raises BadArgument, RecoveryNeeded, Paused or Busy.
+    """
+    return _scalar("break_lease", resource=resource, holder=holder, actor=actor, reason=reason)
+
+
 def present_token(resource: str, token: int) -> Call[None]:
     """Present a token for this transaction's writes to protected tables.
 

@@ -46,6 +46,7 @@ grant execute on function
     ledger.resolve_refund(text, text, text, text, text, text, jsonb),
     ledger.return_refund(text, text, text, text, text, jsonb),
     ledger.requeue_refund(text, text, text, text, jsonb),
+    ledger.break_lease(text, text, text, text),
     ledger.pause(text, text, text),
     ledger.resume(text, text, text),
     ledger.set_failover(text, text, text),
