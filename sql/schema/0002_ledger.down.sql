@@ -54,7 +54,7 @@ $$;
 
 set local role ledger_owner;
 
-drop view ledger.history, ledger.balance, ledger.refund_from_journal;
+drop view ledger.history, ledger.balance, ledger.refund_from_journal, ledger.metrics;
 drop type
     ledger.gate_pass, ledger.claim, ledger.move, ledger.row_outcome, ledger.added, ledger.open_count, ledger.finding,
     ledger.kind_limits;
