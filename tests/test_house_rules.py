@@ -72,6 +72,7 @@ RECORDS = {
     "row_outcome": records.RowOutcome,
     "finding": records.Finding,
     "kind_limits": records.Kind,
+    "attempt": records.Attempt,
 }
 PYTHON_TYPES = {
     "text": "str",

@@ -305,7 +305,8 @@ create table ledger.event (
     detail jsonb,
     constraint event_is_known check (event in (
         'activated', 'session_ended', 'kind_set', 'mode_set', 'recovered',
-        'protected', 'unprotected', 'exempted', 'paused', 'resumed', 'lease_broken', 'held', 'failover_set'
+        'protected', 'unprotected', 'exempted', 'paused', 'resumed', 'lease_broken', 'held', 'failover_set',
+        'reviewed', 'requeued'
     ))
 );
 
@@ -442,6 +443,45 @@ comment on column ledger.exemption.database_user is 'The session''s user.';
 comment on column ledger.exemption.actor is 'The person who acted.';
 comment on column ledger.exemption.reason is 'Why.';
 
+
+create table ledger.work (
+    resource text collate "C" not null,
+    work_id text collate "C" not null,
+    state text not null default 'pending',
+    attempts integer not null default 0,
+    token bigint,
+    reason text,
+    added_at timestamptz not null default clock_timestamp(),
+    changed_at timestamptz not null default clock_timestamp(),
+    constraint work_pkey primary key (resource, work_id),
+    constraint state_of_work_is_known check (state in ('pending', 'begun', 'failed', 'done', 'review'))
+) with (fillfactor = 70);
+
+comment on table ledger.work is
+    'Work that is tried more than once, such as the jobs of a queue, with the attempts at it. One row for each.';
+comment on column ledger.work.resource is 'Under whose token it is done.';
+comment on column ledger.work.work_id is 'The caller''s id for it, unique for the resource.';
+comment on column ledger.work.state is
+    'pending, begun, failed (may be tried again), done; review: a person must look, nobody begins it.';
+comment on column ledger.work.attempts is 'Attempts begun since it was added, or put back by a person.';
+comment on column ledger.work.token is 'The token of the last attempt.';
+comment on column ledger.work.reason is 'Why the last attempt failed, or why a person must look.';
+comment on column ledger.work.added_at is 'When the first attempt was begun.';
+comment on column ledger.work.changed_at is 'When the row last changed.';
+
+
+create type ledger.attempt as (
+    resource text,
+    work_id text,
+    outcome text,
+    reason text,
+    state text,
+    attempt integer,
+    max_attempts integer,
+    token bigint
+);
+comment on type ledger.attempt is
+    'What the functions on attempts return: what was done, and the work as it stands.';
 
 create type ledger.gate_pass as (
     verdict text,
@@ -781,7 +821,7 @@ grant usage on schema ledger to ledger_fn, ledger_worker, ledger_operator, ledge
 
 grant select on all tables in schema ledger to ledger_fn, ledger_worker, ledger_operator, ledger_reader;
 grant insert, update, delete on ledger.fence, ledger.draw to ledger_fn;
-grant insert, update on ledger.refund, ledger.kind, ledger.server to ledger_fn;
+grant insert, update on ledger.refund, ledger.kind, ledger.server, ledger.work to ledger_fn;
 grant insert, update, delete on ledger.protected_table, ledger.pause to ledger_fn;
 grant insert on ledger.journal, ledger.event, ledger.refusal, ledger.exemption to ledger_fn;
 grant usage, select, update on ledger.token_seq to ledger_fn;
