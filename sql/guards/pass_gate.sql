@@ -53,6 +53,11 @@ begin
         perform ledger.check_server(
             jsonb_build_object('function', function, 'resource', resource, 'token', token)
         );
+        -- Where the setting failover is lift, that may just have lifted every fence.
+        select f.active, f.barrier, f.holder, f.activated_at
+        into gate.active, gate.barrier, gate.holder, gate.activated_at
+        from ledger.fence as f
+        where f.resource = pass_gate.resource;
     end if;
 
     if gate.active is distinct from token or token is null then
