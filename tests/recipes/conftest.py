@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,12 @@ import psycopg
 import pytest
 import redis
 
+from ledger import dev
 from ledger.client import Ledger
 from ledger.sandbox import Behaviour, SandboxControl, SandboxProcess
+from tests.faults import FaultProxy
 from tests.recipes.page import write_files
-from tests.story import until
+from tests.story import in_background, until
 
 CHECKOUT = Path(__file__).parents[2]
 FROZEN_AT = Path(__file__).with_name("frozen_at.py")
@@ -64,6 +68,37 @@ class Program:
             self.process.stdout.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service of the page, which listens on loopback."""
+
+    program: Program
+    port: int
+
+    def post(self, path: str) -> tuple[int, str]:
+        """The status of the answer, and what it says."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            connection.request("POST", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+
+class Asked:
+    """A request that is under way while its service is frozen."""
+
+    def __init__(self, program: Program, service: Service, path: str) -> None:
+        self.program = program
+        self._answer = in_background(lambda: service.post(path))
+
+    def answer(self) -> tuple[int, str]:
+        """What is answered after waking up."""
+        self.program.wake()
+        return self._answer.result(PATIENCE)
+
+
 class Recipe:
     """The programs of a page, in a folder, with the servers they need in their environment."""
 
@@ -98,6 +133,18 @@ class Recipe:
         )
         program.wait_until_frozen()
         return program
+
+    def service(self, file: str, **environment: str) -> Service:
+        """A service of the page, once it listens."""
+        program = self.python(file, **environment)
+        return Service(program, int(program.line() or program.output()))
+
+    def service_frozen_after(self, function: str, file: str, path: str, **environment: str) -> Asked:
+        """A service that froze as it left one of its functions, on behalf of a request."""
+        program = self.start(sys.executable, str(FROZEN_AT), file.removesuffix(".py"), function, **environment)
+        asked = Asked(program, Service(program, int(program.line() or program.output())), path)
+        program.wait_until_frozen()
+        return asked
 
     def sql(self, file: str) -> str:
         return (self.folder / file).read_text()
@@ -141,7 +188,18 @@ def short(operators: Ledger) -> Callable[[str], None]:
 @pytest.fixture
 def unfenced(operators: Ledger) -> Callable[[str], None]:
     """Switch a kind's fence off."""
-    return lambda kind: operators.set_mode(kind, "off", actor="tests", reason="the negative control") and None
+
+    def switch_off(kind: str) -> None:
+        operators.set_mode(kind, "off", actor="tests", reason="the negative control")
+
+    return switch_off
+
+
+@pytest.fixture
+def network(servers: dev.Servers) -> Iterator[FaultProxy]:
+    """A network between a worker and Postgres, which can lose replies."""
+    with FaultProxy(str(servers.sockets / f".s.PGSQL.{servers.postgres.port}")) as proxy:
+        yield proxy
 
 
 @pytest.fixture
