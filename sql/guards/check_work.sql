@@ -7,7 +7,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform ledger.check_resource(call, resource);
-    if coalesce(work_id !~ '^[^[:cntrl:]]{1,300}$' or btrim(work_id) = '', true) then
+    if coalesce(work_id ~ '[[:cntrl:]]' or btrim(work_id) = '' or length(work_id) > 300, true) then
         perform ledger.refuse_argument(call, 'work_id is 1 to 300 printable characters');
     end if;
 end;
