@@ -13,7 +13,7 @@ from typing import Any, Generic, LiteralString, TypeVar, cast
 from psycopg.rows import RowFactory, class_row, scalar_row
 from psycopg.types.json import Jsonb
 
-from ledger.records import Added, Claim, Finding, Kind, Move, OpenCount, Pause, RowOutcome
+from ledger.records import Added, Attempt, Claim, Finding, Kind, Move, OpenCount, Pause, RowOutcome
 
 T = TypeVar("T")
 
@@ -35,12 +35,14 @@ TYPES = {
     "gateway_ref": "text",
     "gateway_refs": "text[]",
     "gateways": "text[]",
+    "held": "interval",
     "holder": "text",
     "idempotency_key": "text",
     "idempotency_keys": "text[]",
     "idle_limit": "interval",
     "key_window": "interval",
     "kind": "text",
+    "late": "integer",
     "lease_ttl": "interval",
     "lock": "text",
     "lock_limit": "interval",
@@ -50,6 +52,7 @@ TYPES = {
     "message": "text",
     "mode": "text",
     "nothing_lost": "boolean",
+    "outcome": "text",
     "payment_ref": "text",
     "payment_refs": "text[]",
     "quiet_for": "interval",
@@ -58,6 +61,7 @@ TYPES = {
     "refund_id": "text",
     "refund_ids": "text[]",
     "relation": "regclass",
+    "renewals": "integer",
     "resource": "text",
     "stamp": "boolean",
     "target": "text",
@@ -66,6 +70,7 @@ TYPES = {
     "tokens": "jsonb",
     "transaction_limit": "interval",
     "wait": "interval",
+    "work_id": "text",
 }
 
 
@@ -405,6 +410,39 @@ def record_refusal(code: str, message: str, detail: Mapping[str, Any]) -> Call[i
     return _scalar("record_refusal", code=code, message=message, detail=_json(detail))
 
 
+def record_hold(resource: str, token: int, held: timedelta, renewals: int, late: int) -> Call[None]:
+    """Keep a record of how long a lease was held, how often it was renewed and how often that was late.
+
+    Raises BadArgument.
+    """
+    return _void("record_hold", resource=resource, token=token, held=held, renewals=renewals, late=late)
+
+
+def begin_attempt(resource: str, work_id: str, token: int) -> Call[Attempt]:
+    """Count an attempt at a piece of work, before it begins; commit it first. Past the kind's limit: review.
+
+    Raises BadArgument, RecoveryNeeded, Paused, Busy, TokenNotDrawn, TokenNotActive or StaleToken.
+    """
+    return _rows("begin_attempt", Attempt, resource=resource, work_id=work_id, token=token)
+
+
+def end_attempt(
+    resource: str, work_id: str, token: int, outcome: str, reason: str | None = None
+) -> Call[Attempt]:
+    """Say how an attempt ended: `done`, `failed` (may be tried again) or `review` (a person must look).
+
+    Raises BadArgument, RecoveryNeeded, Busy, TokenNotDrawn, TokenNotActive or StaleToken.
+    """
+    return _rows(
+        "end_attempt", Attempt, resource=resource, work_id=work_id, token=token, outcome=outcome, reason=reason
+    )
+
+
+def requeue_work(resource: str, work_id: str, actor: str | None = None, reason: str | None = None) -> Call[bool]:
+    """Put work in review back, its attempts begun anew; False if it wasn't in review. Raises BadArgument."""
+    return _scalar("requeue_work", resource=resource, work_id=work_id, actor=actor, reason=reason)
+
+
 def cancel_refund(
     merchant_id: str,
     refund_id: str,
@@ -523,6 +561,14 @@ def pause(target: str, actor: str | None = None, reason: str | None = None) -> C
 def resume(target: str, actor: str | None = None, reason: str | None = None) -> Call[bool]:
     """Let a paused kind or resource go on; False if it wasn't paused. Raises BadArgument."""
     return _scalar("resume", target=target, actor=actor, reason=reason)
+
+
+def break_lease(resource: str, holder: str, actor: str | None = None, reason: str | None = None) -> Call[int]:
+    """Fence out whoever holds a resource, by a person; returns the token, under which to go on. Then clear the lease.
+
+    Raises BadArgument, RecoveryNeeded, Paused or Busy.
+    """
+    return _scalar("break_lease", resource=resource, holder=holder, actor=actor, reason=reason)
 
 
 def present_token(resource: str, token: int) -> Call[None]:

@@ -106,6 +106,20 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """A piece of work after a call on its attempts. `outcome` says what was done; `reason` why it is in review."""
+
+    resource: str
+    work_id: str
+    outcome: str
+    reason: str | None
+    state: str
+    attempt: int
+    max_attempts: int
+    token: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class OpenCount:
     """How many of a merchant's refunds are open in one state, and whether the token could claim them."""
 

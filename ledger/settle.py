@@ -284,6 +284,8 @@ class _Settling:
         if call is not None and self._has_time():
             yield from self._claim(call)
         elif call is not None or not self.core.is_idle:
+            if call is None:
+                self._away_since = None  # nothing is asked now that could tell whether Postgres is back
             self._hear((yield Collect(PAUSE)))
         else:
             return (yield from self._is_over())
@@ -347,6 +349,8 @@ class _Settling:
         return self._lease.remaining() >= _needed(self._lease, self._options)
 
     def _begin(self) -> Course[None]:
+        if self._away_since is not None:
+            return  # nothing more is sent while its answer couldn't be recorded
         while self._has_time() and (claim := self.core.next_to_send()) is not None:
             asked = 1 if claim.outcome == "claimed" else 2
             self._late_at[claim.refund_id] = (time.monotonic() + asked * self._options.timeout + SLACK, False)

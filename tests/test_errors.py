@@ -369,6 +369,7 @@ BOUNDS: dict[str, tuple[int, LiteralString]] = {
     "gateway reference": (255, "select ledger.confirm_refund('m', 'r', 1, repeat('g', %(n)s))"),
     "resource": (300, "select ledger.draw_token('settle:' || repeat('x', %(n)s - 7))"),
     "kind": (100, "select ledger.draw_token(repeat('k', %(n)s) || ':x')"),
+    "id of a piece of work": (300, "select ledger.begin_attempt('job:x', repeat('w', %(n)s), 1)"),
     "holder": (300, "select ledger.activate_token('settle:m', 1, repeat('h', %(n)s))"),
     "rows of a set-based call": (
         1000,

@@ -73,6 +73,7 @@ RECORDS = {
     "row_outcome": records.RowOutcome,
     "finding": records.Finding,
     "kind_limits": records.Kind,
+    "attempt": records.Attempt,
 }
 PYTHON_TYPES = {
     "text": "str",

@@ -388,7 +388,8 @@ def test_every_public_function_is_for_somebody_and_no_guard_is() -> None:
     assert granted["ledger_worker"] < granted["ledger_operator"]
     assert granted["ledger_reader"] <= {"get_kind", "count_open", "job_holders", "verify"}
     assert granted["ledger_operator"] - granted["ledger_worker"] == {
-        "set_kind", "set_mode", "set_failover", "recover_failover", "exempt_transaction", "pause", "resume",
+        "set_kind", "set_mode", "set_failover", "recover_failover", "exempt_transaction", "break_lease",
+        "pause", "resume", "requeue_work",
         "cancel_refund", "review_refund", "resolve_refund", "return_refund", "requeue_refund",
     }  # fmt: skip
 
@@ -454,6 +455,7 @@ WRITES = {
     "refund": {"insert", "update"},
     "kind": {"insert", "update"},
     "server": {"insert", "update"},
+    "work": {"insert", "update"},
     "fence": {"insert", "update", "delete"},
     "draw": {"insert", "update", "delete"},
     "journal": {"insert"},

@@ -97,6 +97,7 @@ class _Lease:
         self._token: int | None = None
         self._hold: Hold | None = None
         self._begun = False
+        self._unrecorded = False
 
     @property
     def token(self) -> int:
@@ -189,6 +190,7 @@ class _Lease:
             self.ensure()
             try:
                 yield self._activation(self.token)
+                self._unrecorded = True
                 return
             except StaleToken as error:
                 refused += 1
@@ -219,6 +221,20 @@ class _Lease:
             self._hold.close()
             watchdog().forget(self._hold)
         return (yield from self._give_back())
+
+    def _record_hold(self, on: JobSession | None = None) -> Course[None]:
+        """Keep how long the lease was held, for the advice on its ttl. Nothing depends on it."""
+        hold = self._hold
+        if hold is None or not self._unrecorded:
+            return
+        self._unrecorded = False
+        held = timedelta(seconds=time.monotonic() - hold.taken_at)
+        try:
+            yield Sql(
+                lambda ledger: ledger.record_hold(self.resource, self.token, held, hold.renewals, hold.late), on=on
+            )
+        except Exception as error:
+            log.info("lease on %s: how long it was held isn't recorded: %s", self.resource, error)
 
     def _keep(self, keeper: Keeper, lock: object, token: int, value: str, sent_at: float) -> None:
         """From here on the watchdog looks after the lease."""
@@ -330,6 +346,7 @@ class _InRedis(_Lease):
         self._value = None
         if released:
             log.info("lease on %s given back by %s", self.resource, self.holder)
+        yield from self._record_hold()
         return released
 
 
@@ -376,6 +393,7 @@ class _InPostgres(_Lease):
             if reply is not Reply.HELD:
                 return False
             freed: bool = yield Sql(lambda ledger: ledger.free_job(self.resource), on=session)
+            yield from self._record_hold(on=session)
         finally:
             yield Close(session)
         if freed:

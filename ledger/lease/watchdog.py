@@ -62,7 +62,10 @@ class Hold:
         self.swapping = False
         self.failing = False
         self.closed = False
-        self.renew_at = sent_at + ttl / 3
+        self.taken_at = sent_at
+        self.renewals = 0
+        self.late = 0
+        self.renew_at = self._due = sent_at + ttl / 3
         self._ends_at = float("inf") if max_hold is None else sent_at + max_hold
         self._deadline = sent_at + ttl - margin(ttl)
         self._on_lost = on_lost
@@ -108,6 +111,9 @@ class Hold:
         if self.closed:
             return
         if reply is Reply.HELD:
+            self.renewals += 1
+            self.late += sent_at > self._due + self.ttl / 3
+            self._due = sent_at + self.ttl / 3
             self.renewed(sent_at)
         elif reply is Reply.NO_ANSWER:
             if not self.failing:

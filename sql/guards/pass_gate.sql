@@ -68,6 +68,11 @@ begin
         perform ledger.check_server(
             jsonb_build_object('function', function, 'resource', resource, 'token', token)
         );
+        -- Where the setting failover is lift, that may just have lifted every fence.
+        select f.active, f.barrier, f.holder, f.activated_at
+        into gate.active, gate.barrier, gate.holder, gate.activated_at
+        from ledger.fence as f
+        where f.resource = pass_gate.resource;
     end if;
     if gate.transaction_limit_ms is not null and gate.verdict is null then
         perform ledger.limit_transaction(null, gate.transaction_limit_ms);

@@ -54,12 +54,12 @@ $$;
 
 set local role ledger_owner;
 
-drop view ledger.history, ledger.balance, ledger.refund_from_journal;
+drop view ledger.history, ledger.balance, ledger.refund_from_journal, ledger.metrics;
 drop type
     ledger.gate_pass, ledger.claim, ledger.move, ledger.row_outcome, ledger.added, ledger.open_count, ledger.finding,
-    ledger.kind_limits;
+    ledger.kind_limits, ledger.attempt;
 drop table
-    ledger.pause, ledger.exemption, ledger.protected_table, ledger.refusal, ledger.event, ledger.journal,
+    ledger.work, ledger.pause, ledger.exemption, ledger.protected_table, ledger.refusal, ledger.event, ledger.journal,
     ledger.refund, ledger.draw, ledger.fence, ledger.kind, ledger.server, ledger.transition, ledger.currency;
 drop domain ledger.state, ledger.amount;
 drop sequence ledger.token_seq, ledger.refusal_seq;

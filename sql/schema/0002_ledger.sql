@@ -313,11 +313,13 @@ create table ledger.event (
     detail jsonb,
     constraint event_is_known check (event in (
         'activated', 'session_ended', 'kind_set', 'mode_set', 'recovered',
-        'protected', 'unprotected', 'exempted', 'paused', 'resumed', 'lease_broken', 'held', 'failover_set'
+        'protected', 'unprotected', 'exempted', 'paused', 'resumed', 'lease_broken', 'held', 'failover_set',
+        'reviewed', 'requeued'
     ))
 );
 
 create index event_by_resource on ledger.event (resource, token);
+create index event_by_time on ledger.event (at);
 
 comment on table ledger.event is
     'What happened to fences and kinds: who held a resource when, under which token. Append-only.';
@@ -449,6 +451,45 @@ comment on column ledger.exemption.database_user is 'The session''s user.';
 comment on column ledger.exemption.actor is 'The person who acted.';
 comment on column ledger.exemption.reason is 'Why.';
 
+
+create table ledger.work (
+    resource text collate "C" not null,
+    work_id text collate "C" not null,
+    state text not null default 'pending',
+    attempts integer not null default 0,
+    token bigint,
+    reason text,
+    added_at timestamptz not null default clock_timestamp(),
+    changed_at timestamptz not null default clock_timestamp(),
+    constraint work_pkey primary key (resource, work_id),
+    constraint state_of_work_is_known check (state in ('pending', 'begun', 'failed', 'done', 'review'))
+) with (fillfactor = 70);
+
+comment on table ledger.work is
+    'Work that is tried more than once, such as the jobs of a queue, with the attempts at it. One row for each.';
+comment on column ledger.work.resource is 'Under whose token it is done.';
+comment on column ledger.work.work_id is 'The caller''s id for it, unique for the resource.';
+comment on column ledger.work.state is
+    'pending, begun, failed (may be tried again), done; review: a person must look, nobody begins it.';
+comment on column ledger.work.attempts is 'Attempts begun since it was added, or put back by a person.';
+comment on column ledger.work.token is 'The token of the last attempt.';
+comment on column ledger.work.reason is 'Why the last attempt failed, or why a person must look.';
+comment on column ledger.work.added_at is 'When the first attempt was begun.';
+comment on column ledger.work.changed_at is 'When the row last changed.';
+
+
+create type ledger.attempt as (
+    resource text,
+    work_id text,
+    outcome text,
+    reason text,
+    state text,
+    attempt integer,
+    max_attempts integer,
+    token bigint
+);
+comment on type ledger.attempt is
+    'What the functions on attempts return: what was done, and the work as it stands.';
 
 create type ledger.gate_pass as (
     verdict text,
@@ -640,6 +681,91 @@ comment on view ledger.refund_from_journal is
     'The refunds as their journal makes them: what verify compares, and what a rebuild would write.';
 
 
+create view ledger.metrics as
+with open_refund as (
+    select r.state, r.currency, r.amount_minor, r.changed_at from ledger.refund as r where r.settled_at is null
+),
+recent_refusal as (
+    select
+        coalesce(k.kind, '') as kind,
+        r.code,
+        -- Other reasons are text of whoever was refused, and would be a label each.
+        case
+            when r.reason in ('superseded', 'voided', 'row', 'not_claimed', 'claim_not_committed') then r.reason
+            else ''
+        end as reason,
+        r.mode
+    from ledger.refusal as r
+    left join ledger.kind as k on k.kind = r.kind
+    where r.at > statement_timestamp() - interval '5 minutes'
+),
+recent_event as (
+    select e.event, coalesce(e.kind, '') as kind, e.resource
+    from ledger.event as e
+    where e.at > statement_timestamp() - interval '5 minutes'
+)
+select 'ledger_refunds_open' as name, jsonb_build_object('state', s.state) as labels, count(o.state)::float8 as value
+from unnest(array['pending', 'sending', 'unknown', 'accepted', 'review']) as s (state)
+left join open_refund as o on o.state = s.state
+group by s.state
+union all
+select
+    'ledger_refunds_oldest_seconds',
+    jsonb_build_object('state', s.state),
+    coalesce(extract(epoch from statement_timestamp() - min(o.changed_at)), 0)
+from unnest(array['pending', 'sending', 'unknown', 'accepted', 'review']) as s (state)
+left join open_refund as o on o.state = s.state
+group by s.state
+union all
+select
+    'ledger_refunds_open_minor',
+    jsonb_build_object('state', o.state, 'currency', o.currency),
+    sum(o.amount_minor)::float8
+from open_refund as o
+group by o.state, o.currency
+union all
+select
+    'ledger_refusals_recent',
+    jsonb_build_object('kind', kind, 'code', code, 'reason', reason, 'mode', mode),
+    count(*)
+from recent_refusal
+group by kind, code, reason, mode
+union all
+select 'ledger_events_recent', jsonb_build_object('event', event, 'kind', kind), count(*)
+from recent_event
+group by event, kind
+union all
+select 'ledger_activations_recent_max', jsonb_build_object('kind', r.kind), max(r.activations)
+from (
+    select kind, count(*) as activations from recent_event where event = 'activated' group by kind, resource
+) as r
+group by r.kind
+union all
+select 'ledger_paused', jsonb_build_object('kind', split_part(p.target, ':', 1)), count(*)
+from ledger.pause as p
+group by 2
+union all
+select 'ledger_tokens_drawn_total', '{}', case when q.is_called then q.last_value else 0 end
+from ledger.token_seq as q
+union all
+select 'ledger_refusals_total', '{}', case when q.is_called then q.last_value else 0 end
+from ledger.refusal_seq as q
+union all
+select
+    'ledger_server_known',
+    '{}',
+    (
+        s.timeline = substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+        and s.system_identifier = (select c.system_identifier from pg_control_system() as c)
+    )::integer
+from ledger.server as s
+where not pg_is_in_recovery();
+
+comment on view ledger.metrics is
+    'What to watch, as names, labels and values; docs/metrics.md tells them. Recent: in the last five minutes. Reads '
+    'open refunds and what is recent, by their indexes, and no whole table that grows.';
+
+
 insert into ledger.transition
     (from_state, to_state, on_claim, own_token, active_token, person, debit, credit)
 values
@@ -706,7 +832,7 @@ grant usage on schema ledger to ledger_fn, ledger_worker, ledger_operator, ledge
 
 grant select on all tables in schema ledger to ledger_fn, ledger_worker, ledger_operator, ledger_reader;
 grant insert, update, delete on ledger.fence, ledger.draw to ledger_fn;
-grant insert, update on ledger.refund, ledger.kind, ledger.server to ledger_fn;
+grant insert, update on ledger.refund, ledger.kind, ledger.server, ledger.work to ledger_fn;
 grant insert, update, delete on ledger.protected_table, ledger.pause to ledger_fn;
 grant insert on ledger.journal, ledger.event, ledger.refusal, ledger.exemption to ledger_fn;
 grant usage, select, update on ledger.token_seq to ledger_fn;

@@ -10,7 +10,7 @@ declare
 begin
     foreach name in array array[
         'refund', 'journal', 'fence', 'draw', 'kind', 'event', 'refusal', 'server', 'currency', 'transition',
-        'protected_table', 'exemption', 'pause'
+        'protected_table', 'exemption', 'pause', 'work'
     ]
     loop
         if not exists (

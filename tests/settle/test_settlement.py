@@ -512,6 +512,41 @@ def test_postgres_is_tried_again_on_another_connection_until_the_patience_ends()
         course.throw(psycopg.OperationalError("still away"))
 
 
+@pytest.mark.parametrize("error", [psycopg.OperationalError("gone"), Busy("the gate is closed")], ids=["gone", "busy"])
+def test_nothing_more_is_sent_while_answers_cannot_be_recorded(error: Exception) -> None:
+    course = Course(Lease(), batch=2, in_flight=1)
+    course.asks()
+    first, second = claim("r_1"), claim("r_2")
+    course.send([first, second])
+    assert course.step == Begin(first)
+    course.send()
+    course.send([(first, Sent("re_1"))])
+    assert course.asks() == "confirm_refund"
+    if course.throw(error) == HangUp():
+        course.send()
+    assert course.asks() == "confirm_refund", "r_2 wasn't begun"
+    course.send([move("r_1", "confirmed", "sent")])
+    while isinstance(course.step, Collect):
+        course.send([])
+    assert course.step == Begin(second)
+
+
+def test_sends_go_on_where_nothing_is_left_to_ask_postgres() -> None:
+    course = Course(Lease(), batch=2, in_flight=2)
+    course.asks()
+    first, second = claim("r_1"), claim("r_2")
+    course.send([first, second])
+    course.send()
+    course.send()
+    assert course.asks() == "claim_refunds"
+    course.throw(Busy("the gate is closed"))
+    course.send([(first, NotTried("no time")), (second, NotTried("no time"))])
+    for _ in range(5):
+        if isinstance(course.step, Collect):
+            course.send([])
+    assert course.step == Begin(second)
+
+
 def test_a_closed_gate_is_no_claim_in_doubt_and_no_reason_to_hang_up() -> None:
     course = Course(Lease())
     course.asks()
