@@ -110,7 +110,7 @@ def _json(evidence: Mapping[str, Any] | None) -> Jsonb | None:
 def _whole(amount_minor: int) -> int:
     # The cast to bigint would round what isn't whole, and money with it. None is for Postgres to refuse.
     if isinstance(amount_minor, bool) or not isinstance(amount_minor, int | None):
-        raise TypeError(f"an amount is {amount_minor!r}. Give whole minor units: 7025 for 70.25 EUR. Nothing was changed")
+        raise TypeError(f"an amount is {amount_minor!r}. Give whole minor units, 7025 for 70.25 EUR")
     return amount_minor
 
 
