@@ -17,11 +17,18 @@ import psycopg
 from ledger import calls
 from ledger.calls import Call
 from ledger.errors import Refused, from_exception
+from ledger.observe import fact
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("ledger.client")
+
+TOLD = (
+    "reason", "function", "resource", "merchant_id", "refund_id", "token", "holder", "active", "active_holder",
+    "refusal",
+)  # fmt: skip
+"""What the log says of a refusal; its record has the rest."""
 
 
 class Pool(Protocol):
@@ -97,6 +104,7 @@ class Ledger:
             if refusal is None:
                 raise
             if isinstance(refusal, Refused):
+                _tell(refusal)
                 self._record(refusal)
             raise refusal from error
 
@@ -109,7 +117,7 @@ class Ledger:
             with _borrow(self.refusals) as connection:
                 connection.execute(call.statement, call.arguments)
         except Exception as error:  # whatever a pool raises: the caller must hear of the refusal
-            log.warning("refusal_not_recorded", exc_info=error, extra={"code": refusal.code})
+            fact(log, logging.WARNING, "refusal_not_recorded", exc_info=error, code=refusal.code)
 
     draw_token = _one(calls.draw_token)
     activate_token = _one(calls.activate_token)
@@ -175,6 +183,7 @@ class AsyncLedger:
             if refusal is None:
                 raise
             if isinstance(refusal, Refused):
+                _tell(refusal)
                 await self._record(refusal)
             raise refusal from error
 
@@ -187,7 +196,7 @@ class AsyncLedger:
             async with _borrow_async(self.refusals) as connection:
                 await connection.execute(call.statement, call.arguments)
         except Exception as error:  # whatever a pool raises: the caller must hear of the refusal
-            log.warning("refusal_not_recorded", exc_info=error, extra={"code": refusal.code})
+            fact(log, logging.WARNING, "refusal_not_recorded", exc_info=error, code=refusal.code)
 
     draw_token = _one_async(calls.draw_token)
     activate_token = _one_async(calls.activate_token)
@@ -260,7 +269,13 @@ async def _borrow_async(source: AsyncSource) -> AsyncIterator[psycopg.AsyncConne
 
 @functools.cache
 def _say_once_that_refusals_are_not_recorded() -> None:
-    log.warning(
-        "refusals_not_recorded: a refusal's record is rolled back with its transaction; "
-        "give Ledger(..., refusals=pool) to keep it in the table ledger.refusal"
-    )
+    fact(
+        log, logging.WARNING, "refusals_not_recorded",
+        note="a refusal's record is rolled back with its transaction; give Ledger(..., refusals=pool) to keep it",
+    )  # fmt: skip
+
+
+def _tell(refusal: Refused) -> None:
+    """That a call was refused, whether or not that can be recorded."""
+    facts = {name: refusal.detail[name] for name in TOLD if name in refusal.detail}
+    fact(log, logging.INFO, "call_refused", code=refusal.code, **facts)

@@ -30,6 +30,7 @@ from ledger.gateway import AsyncGateway, Found, Gateway, Unknown
 from ledger.lease import AdvisoryLease, AsyncAdvisoryLease, AsyncLease, Lease
 from ledger.lease.database import AsyncDatabase, AsyncDb, Database, Db, blocking_ledger, in_thread
 from ledger.lease.steps import run, run_async
+from ledger.observe import fact
 from ledger.records import Claim
 from ledger.settlement import (
     Event,
@@ -193,7 +194,10 @@ async def _give_back(lease: AsyncLease | AsyncAdvisoryLease) -> None:
     try:
         await lease.release()
     except Exception as error:
-        log.warning("lease on %s not given back, it will run out: %s", lease.resource, error)
+        fact(
+            log, logging.WARNING, "lease_not_given_back",
+            resource=lease.resource, token=lease.token, holder=lease.holder, error=str(error), note="it will run out",
+        )  # fmt: skip
 
 
 # What a settlement asks of the outside world, one step at a time.
@@ -336,7 +340,7 @@ class _Settling:
         now = time.monotonic()
         if self._away_since is None:
             self._away_since = now
-            log.warning("settling %s: Postgres gave no answer, trying again: %s", self.core.merchant_id, error)
+            self._warn("postgres_gave_no_answer", error, note="trying again")
         if now - self._away_since >= self._patience:
             raise error
         if not isinstance(error, Busy):
@@ -416,15 +420,21 @@ class _Settling:
                 yield HangUp()
                 yield from self._work()
         except (psycopg.Error, LedgerError) as another:
-            log.warning("settling %s could not be wound up: %s", self.core.merchant_id, another)
+            self._warn("settlement_not_wound_up", another)
         finally:
             for claim, result in self.core.pending():
-                log.error(
-                    "settling %s: the result for %s was not recorded: %r",
-                    claim.merchant_id,
-                    claim.refund_id,
-                    result,
-                )
+                fact(
+                    log, logging.ERROR, "answer_not_recorded",
+                    merchant_id=claim.merchant_id, refund_id=claim.refund_id, token=self.core.token,
+                    holder=self.core.holder, answer=repr(result),
+                )  # fmt: skip
+
+    def _warn(self, name: str, error: BaseException, **fields: Any) -> None:
+        fact(
+            log, logging.WARNING, name,
+            merchant_id=self.core.merchant_id, token=self.core.token, holder=self.core.holder, error=str(error),
+            **fields,
+        )  # fmt: skip
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -450,6 +460,15 @@ def _cut(connection: Any) -> None:
     """
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.pgconn.socket)) as wire:
         wire.shutdown(socket.SHUT_RDWR)
+
+
+def _tell_call(step: Find | Send, answer: Found, lease: Held, begun_at: float) -> None:
+    fact(
+        log, logging.DEBUG, "gateway_called",
+        call="find" if isinstance(step, Find) else "refund", outcome=type(answer).__name__.lower(),
+        seconds=time.monotonic() - begun_at, token=lease.token, holder=lease.holder,
+        merchant_id=step.claim.merchant_id, refund_id=step.claim.refund_id,
+    )  # fmt: skip
 
 
 def _as_unknown(error: BaseException) -> Unknown:
@@ -545,15 +564,18 @@ class _Threads:
             return NotTried(lost.message)
 
     def _ask_gateway(self, step: Find | Send) -> Found:
-        seconds = _time_for_call(self._lease, self._options)
+        seconds, begun_at = _time_for_call(self._lease, self._options), time.monotonic()
+        answer: Found
         try:
             match step:
                 case Find(claim):
-                    return as_found(self._gateway.find(claim.idempotency_key, seconds))
+                    answer = as_found(self._gateway.find(claim.idempotency_key, seconds))
                 case Send(claim):
-                    return as_found(self._gateway.refund(claim, self._lease.token, seconds))
+                    answer = as_found(self._gateway.refund(claim, self._lease.token, seconds))
         except BaseException as error:  # also SystemExit: in a thread nobody else would hear of it
-            return _as_unknown(error)
+            answer = _as_unknown(error)
+        _tell_call(step, answer, self._lease, begun_at)
+        return answer
 
 
 class _Tasks:
@@ -628,14 +650,17 @@ class _Tasks:
             return NotTried(lost.message)
 
     async def _ask_gateway(self, step: Find | Send) -> Found:
-        seconds = _time_for_call(self._lease, self._options)
+        seconds, begun_at = _time_for_call(self._lease, self._options), time.monotonic()
+        answer: Found
         try:
             match step:
                 case Find(claim):
-                    return as_found(await self._gateway.find(claim.idempotency_key, seconds))
+                    answer = as_found(await self._gateway.find(claim.idempotency_key, seconds))
                 case Send(claim):
-                    return as_found(await self._gateway.refund(claim, self._lease.token, seconds))
+                    answer = as_found(await self._gateway.refund(claim, self._lease.token, seconds))
         except (Exception, asyncio.CancelledError) as error:
             if self._closed:
                 raise
-            return _as_unknown(error)
+            answer = _as_unknown(error)
+        _tell_call(step, answer, self._lease, begun_at)
+        return answer

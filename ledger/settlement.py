@@ -15,6 +15,7 @@ from ledger import calls
 from ledger.calls import Call
 from ledger.errors import FenceRefusal, InputRefusal, LeaseLost, Refused
 from ledger.gateway import Accepted, Answer, Declined, Found, Nothing, Sent, Unknown
+from ledger.observe import fact
 from ledger.records import Claim, Move, OpenCount, RowOutcome
 
 log = logging.getLogger("ledger.settle")
@@ -198,6 +199,8 @@ class Settlement:
             self._progress = True
             self.counts[claim.outcome] += 1
             self._note("claimed", claim, claim.outcome)
+            level = logging.DEBUG if claim.outcome == "claimed" else logging.INFO
+            self._tell(level, "refund_claimed", claim, outcome=claim.outcome, reason=claim.reason)
             if claim.outcome != "review":
                 self._waiting.append(claim)
         if self.stopping:
@@ -234,7 +237,7 @@ class Settlement:
     def answered(self, claim: Claim, result: Result) -> None:
         """Take what came of it. A result that comes after the settlement gave up on it is dropped."""
         if self.running.get(claim.refund_id) is not claim:
-            log.warning("the gateway's answer for %s came too late: %r", claim.refund_id, result)
+            self._tell(logging.WARNING, "answer_too_late", claim, answer=repr(result))
             return
         del self.running[claim.refund_id]
         if isinstance(result, NotTried):
@@ -326,19 +329,16 @@ class Settlement:
         if state == "sent":
             self.sent_minor[claim.currency] += claim.amount_minor
         self._note("recorded", claim, outcome)
+        self._tell(logging.DEBUG, "refund_recorded", claim, state=state, outcome=outcome)
 
     def _not_recorded(self, claim: Claim, result: Result, code: str) -> None:
         self.refused_rows[claim.refund_id] = code
         if not isinstance(result, NotTried):
             self.unrecorded[claim.refund_id] = repr(result)
-            log.warning(
-                "the gateway's answer for %s/%s was not recorded under token %d (%s): %r",
-                claim.merchant_id,
-                claim.refund_id,
-                self.token,
-                code,
-                result,
-            )
+            self._tell(
+                logging.WARNING, "answer_not_recorded", claim, code=code, answer=repr(result),
+                note="the next holder asks the gateway about it",
+            )  # fmt: skip
         self._note("refused", claim, code)
 
     def _stop_unless_of_one_row(self, refusal: Refused) -> None:
@@ -393,6 +393,12 @@ class Settlement:
             self.stopped,
             dict(self.unrecorded),
         )
+
+    def _tell(self, level: int, name: str, claim: Claim, **fields: Any) -> None:
+        fact(
+            log, level, name,
+            merchant_id=self.merchant_id, refund_id=claim.refund_id, token=self.token, holder=self.holder, **fields,
+        )  # fmt: skip
 
     def _note(self, name: str, claim: Claim, outcome: str) -> None:
         self.events.append(Event(name, claim.refund_id, outcome, self.token))

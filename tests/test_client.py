@@ -320,8 +320,9 @@ def test_without_a_second_connection_no_record_is_kept_and_that_is_said_once(
             with pytest.raises(StaleToken):
                 world.ledger(world.connect()).claim_refund("m_1", "r_1", stale)
     assert refusals(admin) == []
-    (said,) = caplog.messages
-    assert "refusals=pool" in said
+    (said,) = caplog.records
+    assert said.message == "refusals_not_recorded"
+    assert "refusals=pool" in said.__dict__["note"]
 
 
 class Unwilling:

@@ -65,7 +65,8 @@ class Voice:
         if self.json:
             click.echo(json.dumps({"warning": text, **facts}, default=str), err=True)
             return
-        shown = "".join(f" {name}={value}" for name, value in facts.items())
+        note = f": {facts['note']}" if "note" in facts else ""
+        shown = note + "".join(f" {name}={value}" for name, value in facts.items() if name != "note")
         click.echo(click.style("warning: ", fg="yellow") + text + shown, err=True, color=self.color)
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
 
 import psycopg
 
-from ledger.errors import BadArgument, Busy, LeaseLost, LeaseUnreachable, LockHeld, StaleToken
+from ledger.errors import BadArgument, Busy, LeaseLost, LeaseUnreachable, LedgerError, LockHeld, StaleToken
 from ledger.lease.advisory import JobSession, job_sessions
 from ledger.lease.database import (
     AsyncDatabase,
@@ -41,6 +41,7 @@ from ledger.lease.database import (
 )
 from ledger.lease.steps import Close, Course, Do, Open, Sql, Step, run, run_async
 from ledger.lease.watchdog import Hold, Keeper, Reason, Reply, patience_for, watchdog
+from ledger.observe import fact
 
 if TYPE_CHECKING:
     from ledger.lease.redis_lock import Entry, RedisLike
@@ -98,6 +99,7 @@ class _Lease:
         self._hold: Hold | None = None
         self._begun = False
         self._unrecorded = False
+        self._waited = 0.0
 
     @property
     def token(self) -> int:
@@ -148,12 +150,20 @@ class _Lease:
         if self._begun:
             raise RuntimeError("a lease is one attempt at a resource. Make another one to try again")
         self._begun = True
+        begun_at = time.monotonic()
+        try:
+            yield from self._take_and_activate()
+        except BaseException as error:
+            self._tell("lease_not_taken", seconds=_since(begun_at), waited=self._waited, outcome=_outcome(error))
+            raise
+        self._tell("lease_taken", seconds=_since(begun_at), waited=self._waited, ttl=self.ttl)
+
+    def _take_and_activate(self) -> Course[None]:
         name = self.resource.partition(":")[0]
         self._fit((yield Sql(lambda ledger: ledger.get_kind(name))))
         token: int = yield Sql(lambda ledger: ledger.draw_token(self.resource))
         try:
             yield from self._take(token)
-            log.info("lease on %s taken by %s with token %d", self.resource, self.holder, token)
             yield from self._activate()
             self.ensure()
         except BaseException:
@@ -194,7 +204,7 @@ class _Lease:
                 return
             except StaleToken as error:
                 refused += 1
-                log.info("token %d of %s had become void (%s)", self.token, self.resource, error.reason)
+                self._tell("token_void", reason=error.reason)
                 if refused == ACTIVATIONS:
                     raise Busy(
                         f"others activated {self.resource} before us, {refused} times. Nothing was changed",
@@ -212,7 +222,7 @@ class _Lease:
         try:
             yield from self._release()
         except Exception as error:
-            log.warning("lease on %s not given back, it will run out: %s", self.resource, error)
+            self._tell("lease_not_given_back", logging.WARNING, error=str(error), note="it will run out")
 
     def _release(self) -> Course[bool]:
         if self._hold is not None:
@@ -234,7 +244,7 @@ class _Lease:
                 lambda ledger: ledger.record_hold(self.resource, self.token, held, hold.renewals, hold.late), on=on
             )
         except Exception as error:
-            log.info("lease on %s: how long it was held isn't recorded: %s", self.resource, error)
+            self._tell("hold_not_recorded", error=str(error))
 
     def _keep(self, keeper: Keeper, lock: object, token: int, value: str, sent_at: float) -> None:
         """From here on the watchdog looks after the lease."""
@@ -244,6 +254,14 @@ class _Lease:
 
     def _on_lost(self, reason: Reason) -> None:
         """Called once, from any thread."""
+        self._tell("lease_lost", logging.WARNING, reason=reason)
+
+    def _given_back(self) -> None:
+        held = 0.0 if self._hold is None else _since(self._hold.taken_at)
+        self._tell("lease_given_back", seconds=held, ttl=self.ttl)
+
+    def _tell(self, name: str, level: int = logging.INFO, **fields: Any) -> None:
+        fact(log, level, name, resource=self.resource, token=self._token, holder=self.holder, **fields)
 
     def _take(self, token: int) -> Course[None]:
         """Take the lease, waiting for it if we may, and keep it. Raises Busy."""
@@ -298,7 +316,9 @@ class _InRedis(_Lease):
                 raise self._busy(entry)
             # The holder may also die: then its lease ends without a wake-up.
             pause = left if entry is None else min(left, entry.ttl_left + 0.005)
+            paused_at = time.monotonic()
             yield Do(partial(self._pause, max(pause, 0.001)), short=False)
+            self._waited += _since(paused_at)
         self._keep(self._lock.server, self._lock, token, value, sent_at)
 
     def _pause(self, seconds: float) -> None:
@@ -345,7 +365,7 @@ class _InRedis(_Lease):
         released: bool = yield Do(partial(self._lock.release, self._value))
         self._value = None
         if released:
-            log.info("lease on %s given back by %s", self.resource, self.holder)
+            self._given_back()
         yield from self._record_hold()
         return released
 
@@ -361,6 +381,7 @@ class _InPostgres(_Lease):
         self._session = session
         yield Do(partial(session.prepare, self.resource, self.ttl))
         wait = timedelta(seconds=self._wait)
+        asked_at = time.monotonic()
         try:
             yield Sql(lambda ledger: ledger.hold_job(self.resource, wait), on=session)
         except LockHeld as error:
@@ -369,6 +390,8 @@ class _InPostgres(_Lease):
                 {"resource": self.resource, "holder": None, "token": None, "ttl_left": None, **error.detail},
                 error.hint,
             ) from error
+        finally:
+            self._waited = _since(asked_at) if self._wait else 0.0
         sent_at = time.monotonic()
         yield from self._show()
         self._keep(job_sessions, session, token, self.holder, sent_at)
@@ -397,7 +420,7 @@ class _InPostgres(_Lease):
         finally:
             yield Close(session)
         if freed:
-            log.info("lease on %s given back by %s", self.resource, self.holder)
+            self._given_back()
         return freed
 
 
@@ -490,6 +513,7 @@ class _Awaiting(_Lease):
             raise self._lost_error(self.lost or "expired") from error
 
     def _on_lost(self, reason: Reason) -> None:
+        super()._on_lost(reason)
         with suppress(RuntimeError):  # the loop is closed, and the body gone with it
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._cancel_body)
@@ -515,6 +539,16 @@ class _Awaiting(_Lease):
                 return JobSession(await self._db.open())
             case Close(session):
                 return await self._db.close(session.connection)
+
+
+def _since(moment: float) -> float:
+    return time.monotonic() - moment
+
+
+def _outcome(error: BaseException) -> str:
+    """Why a lease wasn't taken, as one of a few words."""
+    words = {Busy: "busy", LeaseUnreachable: "unreachable", LeaseLost: "lost", LedgerError: "refused"}
+    return next((word for kind, word in words.items() if isinstance(error, kind)), "failed")
 
 
 async def _finish(course: Coroutine[Any, Any, T]) -> T:

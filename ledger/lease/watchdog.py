@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, Literal, Protocol, TypeAlias, cast
 
+from ledger.observe import fact
+
 log = logging.getLogger("ledger.lease")
 
 Reason: TypeAlias = Literal["superseded", "expired", "unreachable", "max_hold", "broken", "forked"]
@@ -100,8 +102,6 @@ class Hold:
 
     def renewed(self, sent_at: float) -> None:
         """The server holds the lease for `ttl` seconds from `sent_at` at least."""
-        if self.failing:
-            log.info("lease on %s: its server answers again", self.resource)
         self.failing = False
         self._deadline = max(self._deadline, sent_at + self.ttl - margin(self.ttl))
         self.renew_at = sent_at + self.ttl / 3
@@ -111,13 +111,17 @@ class Hold:
         if self.closed:
             return
         if reply is Reply.HELD:
+            late, again = sent_at > self._due + self.ttl / 3, self.failing
             self.renewals += 1
-            self.late += sent_at > self._due + self.ttl / 3
+            self.late += late
             self._due = sent_at + self.ttl / 3
             self.renewed(sent_at)
+            level = logging.INFO if late or again else logging.DEBUG
+            fact(log, level, "lease_renewed", resource=self.resource, late=late, again=again)
         elif reply is Reply.NO_ANSWER:
-            if not self.failing:
-                log.warning("lease on %s: no answer to a renewal, %.1f s left", self.resource, self.remaining())
+            # The first of a row is worth a warning; whoever counts hears of each.
+            level = logging.DEBUG if self.failing else logging.WARNING
+            fact(log, level, "lease_renewal_failed", resource=self.resource, seconds_left=round(self.remaining(), 1))
             self.failing = True
             self.renew_at = time.monotonic() + self.ttl / 12
         elif self.swapping or value != self.value:
@@ -134,12 +138,11 @@ class Hold:
             if self._lost is not None or self.closed:
                 return
             self._lost = reason
-        log.warning("lease on %s lost: %s", self.resource, reason)
         if self._on_lost is not None:
             try:
                 self._on_lost(reason)
             except Exception:  # the watchdog goes on for the others
-                log.exception("lease on %s: its holder could not be told that it is lost", self.resource)
+                fact(log, logging.ERROR, "holder_not_told", resource=self.resource, reason=reason, exc_info=True)
 
     def close(self) -> None:
         """The holder gives the lease back: whatever comes after that is no loss."""
@@ -211,7 +214,7 @@ class Watchdog:
         try:
             replies = keeper.renew(holds, patience)
         except Exception:
-            log.exception("renewing %d leases failed", len(holds))
+            fact(log, logging.ERROR, "lease_renewals_broke", leases=len(holds), exc_info=True)
             replies = [Reply.NO_ANSWER] * len(holds)
         for hold, value, reply in zip(holds, values, replies, strict=True):
             hold.heard(reply, value, sent_at)
