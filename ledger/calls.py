@@ -107,6 +107,13 @@ def _json(evidence: Mapping[str, Any] | None) -> Jsonb | None:
     return None if evidence is None else Jsonb(dict(evidence))
 
 
+def _whole(amount_minor: int) -> int:
+    # The cast to bigint would round what isn't whole, and money with it. None is for Postgres to refuse.
+    if isinstance(amount_minor, bool) or not isinstance(amount_minor, int | None):
+        raise TypeError(f"an amount is {amount_minor!r}. Give whole minor units, 7025 for 70.25 EUR")
+    return amount_minor
+
+
 def draw_token(resource: str) -> Call[int]:
     """Draw a number for one attempt at a resource. Draw before taking the lease, activate after it.
 
@@ -205,7 +212,7 @@ def add_refund(
         Added,
         merchant_id=merchant_id,
         refund_id=refund_id,
-        amount_minor=amount_minor,
+        amount_minor=_whole(amount_minor),
         currency=currency,
         payment_ref=payment_ref,
         gateway=gateway,
@@ -231,7 +238,7 @@ def add_refunds(
         RowOutcome,
         merchant_id=merchant_id,
         refund_ids=list(refund_ids),
-        amounts_minor=list(amounts_minor),
+        amounts_minor=[_whole(amount_minor) for amount_minor in amounts_minor],
         currencies=list(currencies),
         payment_refs=None if payment_refs is None else list(payment_refs),
         gateways=None if gateways is None else list(gateways),

@@ -477,3 +477,11 @@ def test_a_new_timeline_reaches_the_caller_of_either_world(world: Sync, stale: i
     with pytest.raises(Refused) as caught:
         ledger.claim_refund("m_1", "r_1", stale)
     assert caught.value.code == "LG106"
+
+
+@pytest.mark.parametrize("amount_minor", [70.25, "7025", True])
+def test_an_amount_in_other_than_whole_minor_units_is_not_sent(connection: Connection, amount_minor: Any) -> None:
+    with pytest.raises(TypeError, match="whole minor units"):
+        Ledger(connection).add_refund("m_1", "r_1", amount_minor, "EUR")
+    with pytest.raises(TypeError, match="whole minor units"):
+        Ledger(connection).add_refunds("m_1", ["r_1"], [amount_minor], ["EUR"])

@@ -35,7 +35,8 @@ PRECEDENCE = (
 # A set-based call answers with a code in place of raising it, the claim has one decision for one row and many, and a
 # token is judged once for what is raised and what shadow mode records.
 DECIDES_ON_ROWS = {
-    "claim_outcome", "refuse_claim", "add_refunds", "confirm_refunds", "judge_token", "refuse_token", "record_shadow"
+    "claim_outcome", "add_refunds", "confirm_refunds", "judge_token", "refuse_token", "record_shadow",
+    "claim_or_refuse",
 }  # fmt: skip
 
 # Whom a module may import; records, errors and gateway are leaves that anyone may.

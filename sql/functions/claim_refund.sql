@@ -26,82 +26,65 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     gate ledger.gate_pass;
-    refund ledger.refund;
+    was_state text;
+    was_fence bigint;
+    was_marked boolean;
+    was_attempts integer;
+    was_number integer;
+    amount_minor bigint;
+    currency text;
+    payment_ref text;
+    gateway text;
+    idempotency_key text;
     at timestamptz;
-    decision text;
-    to_state text;
-    attempt integer;
-    marked boolean;
-    first_at timestamptz;
 begin
     if merchant_id is null or refund_id is null then
-        perform ledger.refuse_argument(
-            ledger.claim_call(merchant_id, refund_id, token), 'merchant_id and refund_id must not be null'
-        );
+        return ledger.claim_or_refuse(merchant_id, refund_id, token, gate);
     end if;
-
     gate := ledger.pass_gate('claim_refund', 'settle:' || merchant_id, token);
-    if gate.is_paused then
-        perform ledger.check_paused(ledger.claim_call(merchant_id, refund_id, token), 'settle:' || merchant_id);
-    end if;
-    if gate.verdict is not null then
-        perform ledger.refuse_token(
-            ledger.claim_call(merchant_id, refund_id, token), 'settle:' || merchant_id, token, gate
-        );
+    if gate.verdict is not null or gate.is_paused then
+        return ledger.claim_or_refuse(merchant_id, refund_id, token, gate);
     end if;
 
-    select r.* into refund
+    select
+        r.state, r.fence, r.maybe_sent, r.attempts, r.journal_number,
+        r.amount_minor, r.currency, r.payment_ref, r.gateway, r.idempotency_key
+    into
+        was_state, was_fence, was_marked, was_attempts, was_number,
+        amount_minor, currency, payment_ref, gateway, idempotency_key
     from ledger.refund as r
     where r.merchant_id = claim_refund.merchant_id and r.refund_id = claim_refund.refund_id
     for no key update;
-    if not found then
-        perform ledger.refuse_missing_refund(ledger.claim_call(merchant_id, refund_id, token));
+
+    -- The plain case, a refund that nobody can have sent. Whatever isn't plain goes the long way.
+    if not coalesce(
+        was_state = 'pending' and not was_marked and was_attempts < gate.max_attempts and was_fence <= token, false
+    ) then
+        return ledger.claim_or_refuse(merchant_id, refund_id, token, gate);
     end if;
 
     at := clock_timestamp();
-    decision := ledger.claim_outcome(
-        refund.state, refund.fence, refund.maybe_sent, refund.attempts, refund.first_claimed_at,
-        token, gate.max_attempts, gate.key_window, at
+    update ledger.refund as r
+    set state = 'sending',
+        fence = claim_refund.token,
+        attempts = was_attempts + 1,
+        claimed_xid = pg_current_xact_id(),
+        first_claimed_at = at,
+        changed_at = at,
+        journal_number = was_number + 1
+    where r.merchant_id = claim_refund.merchant_id and r.refund_id = claim_refund.refund_id;
+
+    insert into ledger.journal (
+        merchant_id, refund_id, number, attempts, at, token, maybe_sent, from_state, to_state, reason
+    )
+    values (
+        merchant_id, refund_id, was_number + 1, was_attempts + 1, at, token, false, 'pending', 'sending',
+        nullif(current_setting('ledger.reason', true), '')
     );
-    if decision like 'LG%' then
-        perform ledger.refuse_claim(ledger.claim_call(merchant_id, refund_id, token), decision, refund, gate);
-    end if;
-
-    to_state := case when decision in ('attempts_used_up', 'key_window_over') then 'review' else 'sending' end;
-    attempt := refund.attempts + case when decision in ('claimed', 'taken_over') then 1 else 0 end;
-    marked := refund.maybe_sent or decision in ('reclaimed', 'taken_over');
-    first_at := case when decision = 'claimed' then at else refund.first_claimed_at end;
-
-    if decision <> 'reclaimed' or not refund.maybe_sent then
-        update ledger.refund as r
-        set state = to_state,
-            fence = token,
-            attempts = attempt,
-            maybe_sent = marked,
-            claimed_xid = case
-                when decision = 'claimed' then pg_current_xact_id()
-                when decision = 'reclaimed' then r.claimed_xid
-            end,
-            first_claimed_at = first_at,
-            changed_at = at,
-            journal_number = r.journal_number + 1
-        where r.merchant_id = claim_refund.merchant_id and r.refund_id = claim_refund.refund_id;
-
-        insert into ledger.journal (
-            merchant_id, refund_id, number, attempts, at, token, maybe_sent, from_state, to_state, reason
-        )
-        values (
-            merchant_id, refund_id, refund.journal_number + 1, attempt, at, token, marked, refund.state, to_state,
-            coalesce(nullif(decision, 'claimed'), nullif(current_setting('ledger.reason', true), ''))
-        );
-    end if;
 
     return row(
-        merchant_id, refund_id, refund.amount_minor, refund.currency, refund.payment_ref, refund.gateway,
-        refund.idempotency_key, attempt,
-        case when to_state = 'review' then 'review' else decision end,
-        case when to_state = 'review' then decision end,
-        refund.state, nullif(refund.fence, 0), first_at
+        merchant_id, refund_id, amount_minor, currency, payment_ref, gateway, idempotency_key, was_attempts + 1,
+        'claimed', null, 'pending', nullif(was_fence, 0), at
     )::ledger.claim;
 end;
 $$;

@@ -56,7 +56,7 @@ begin
         select
         from unnest(refund_ids, gateway_refs) as g (refund_id, gateway_ref)
         where coalesce(g.refund_id, '') = ''
-            or coalesce(g.gateway_ref !~ '^[^[:cntrl:]]{1,255}$' or btrim(g.gateway_ref) = '', true)
+            or ledger.gateway_ref_problem(g.gateway_ref) is not null
     ) then
         perform ledger.refuse_argument(call, 'every refund id and every gateway reference must be given and printable');
     end if;

@@ -6,8 +6,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if coalesce(gateway_ref !~ '^[^[:cntrl:]]{1,255}$' or btrim(gateway_ref) = '', true) then
-        perform ledger.refuse_argument(call, 'a gateway reference is printable, 1 to 255 characters');
+    if ledger.gateway_ref_problem(gateway_ref) is not null then
+        perform ledger.refuse_argument(call, ledger.gateway_ref_problem(gateway_ref));
     end if;
 end;
 $$;

@@ -1,6 +1,6 @@
 -- Bound how long a client may keep this transaction open, so that a frozen one can't hold the gate for ever.
 --
--- A limit that is lower already stays. transaction_timeout ends sessions that are working, so it is set only
+-- A limit that is null or lower already stays. transaction_timeout ends sessions that are working, so it is set only
 -- where the kind asks for it, and only by the first call: setting it again would start it again.
 
 create or replace function ledger.limit_transaction(idle_ms integer, transaction_ms integer)
@@ -11,7 +11,7 @@ as $$
 declare
     current_ms integer := ledger.setting_ms('idle_in_transaction_session_timeout');
 begin
-    if current_ms = 0 or current_ms > idle_ms then
+    if idle_ms is not null and (current_ms = 0 or current_ms > idle_ms) then
         perform set_config('idle_in_transaction_session_timeout', idle_ms::text, true);
     end if;
 

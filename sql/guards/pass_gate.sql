@@ -20,9 +20,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     gate ledger.gate_pass;
-    idle_ms integer;
-    transaction_ms integer;
-    is_known_server boolean;
 begin
     if not pg_try_advisory_xact_lock_shared(hashtextextended(resource, 0)) then
         perform ledger.wait_at_gate(
@@ -34,22 +31,40 @@ begin
         perform from ledger.fence as f where f.resource = pass_gate.resource for share;
     end if;
 
+    -- One statement for all of it, the settings of the transaction too: each further one costs as much again.
     select
-        f.active, f.barrier, f.holder, f.activated_at, f.max_attempts, f.key_window,
-        f.idle_limit_ms, f.transaction_limit_ms,
-        s.started_at = pg_postmaster_start_time()
-            and s.timeline = substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
+        case when f.active = pass_gate.token then null else 'refused' end,
+        f.active,
+        f.barrier,
+        f.holder,
+        f.activated_at,
         exists (
             select from ledger.pause as p where p.target in (pass_gate.resource, split_part(pass_gate.resource, ':', 1))
-        )
-    into
-        gate.active, gate.barrier, gate.holder, gate.activated_at, gate.max_attempts, gate.key_window,
-        idle_ms, transaction_ms,
-        is_known_server, gate.is_paused
+        ),
+        f.max_attempts,
+        f.key_window,
+        s.started_at = pg_postmaster_start_time()
+            and s.timeline = substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
+        f.transaction_limit_ms,
+        case
+            when f.active = pass_gate.token then concat_ws(
+                ' ',
+                case
+                    when current_setting('synchronous_commit') in ('off', 'local', 'remote_write')
+                        then set_config('synchronous_commit', 'on', true)
+                end,
+                case
+                    when extract(epoch from current_setting('idle_in_transaction_session_timeout')::interval) * 1000
+                            not between 1 and f.idle_limit_ms
+                        then set_config('idle_in_transaction_session_timeout', f.idle_limit_ms::text, true)
+                end
+            )
+        end
+    into gate
     from ledger.server as s
     left join ledger.fence as f on f.resource = pass_gate.resource;
 
-    if is_known_server is not true then
+    if gate.is_known_server is not true then
         perform ledger.check_server(
             jsonb_build_object('function', function, 'resource', resource, 'token', token)
         );
@@ -59,16 +74,9 @@ begin
         from ledger.fence as f
         where f.resource = pass_gate.resource;
     end if;
-
-    if gate.active is distinct from token or token is null then
-        gate.verdict := 'refused';
-        return gate;
+    if gate.transaction_limit_ms is not null and gate.verdict is null then
+        perform ledger.limit_transaction(null, gate.transaction_limit_ms);
     end if;
-
-    if current_setting('synchronous_commit') in ('off', 'local', 'remote_write') then
-        perform ledger.keep_commit();
-    end if;
-    perform ledger.limit_transaction(idle_ms, transaction_ms);
     return gate;
 end;
 $$;

@@ -13,15 +13,20 @@ returns text
 language sql
 immutable
 return case
-    when coalesce(merchant_id !~ '^[^[:cntrl:]/{}]{1,100}$' or merchant_id <> btrim(merchant_id), true)
+    when coalesce(
+        merchant_id ~ '[[:cntrl:]/{}]' or length(merchant_id) not between 1 and 100
+        or merchant_id <> btrim(merchant_id), true
+    )
         then 'a merchant id is printable, 1 to 100 characters, without slash, braces or outer blanks'
-    when coalesce(refund_id !~ '^[^[:cntrl:]{}]{1,150}$' or refund_id <> btrim(refund_id), true)
+    when coalesce(
+        refund_id ~ '[[:cntrl:]{}]' or length(refund_id) not between 1 and 150 or refund_id <> btrim(refund_id), true
+    )
         then 'a refund id is printable, 1 to 150 characters, without braces or outer blanks'
-    when coalesce(idempotency_key !~ '^[^[:cntrl:]]{1,255}$', true)
+    when coalesce(idempotency_key ~ '[[:cntrl:]]' or length(idempotency_key) not between 1 and 255, true)
         then 'an idempotency key is printable, 1 to 255 characters'
-    when payment_ref !~ '^[^[:cntrl:]]{1,255}$'
+    when payment_ref ~ '[[:cntrl:]]' or length(payment_ref) not between 1 and 255
         then 'a payment reference is printable, 1 to 255 characters, or null'
-    when gateway !~ '^[^[:cntrl:]]{1,100}$'
+    when gateway ~ '[[:cntrl:]]' or length(gateway) not between 1 and 100
         then 'a gateway is printable, 1 to 100 characters, or null'
 end;
 

@@ -61,6 +61,7 @@ drop type
 drop table
     ledger.work, ledger.pause, ledger.exemption, ledger.protected_table, ledger.refusal, ledger.event, ledger.journal,
     ledger.refund, ledger.draw, ledger.fence, ledger.kind, ledger.server, ledger.transition, ledger.currency;
+drop domain ledger.state, ledger.amount;
 drop sequence ledger.token_seq, ledger.refusal_seq;
 revoke usage on schema ledger from ledger_fn, ledger_worker, ledger_operator, ledger_reader;
 
