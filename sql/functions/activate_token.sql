@@ -63,10 +63,6 @@ begin
     end if;
 
     -- Read again: set_kind may have gone by while this waited, and the fence's limits must be the newest.
-    -- The switch is held, so that a fence that is being made can't miss a change of mode.
-    if not pg_try_advisory_xact_lock_shared(hashtextextended(kind.kind, 4)) then
-        perform ledger.wait_at_switch(call, hashtextextended(kind.kind, 4));
-    end if;
     kind := ledger.kind_or_defaults(kind.kind);
 
     perform ledger.keep_commit();
@@ -74,11 +70,11 @@ begin
     delete from ledger.draw as d where d.resource = activate_token.resource and d.token <= last_drawn;
 
     insert into ledger.fence (
-        resource, kind, active, barrier, holder, activated_at, mode,
+        resource, kind, active, barrier, holder, activated_at,
         idle_limit_ms, lock_limit_ms, transaction_limit_ms, max_attempts, key_window
     )
     values (
-        resource, kind.kind, token, last_drawn, holder, clock_timestamp(), kind.mode,
+        resource, kind.kind, token, last_drawn, holder, clock_timestamp(),
         extract(epoch from kind.idle_limit) * 1000, extract(epoch from kind.lock_limit) * 1000,
         extract(epoch from kind.transaction_limit) * 1000, kind.max_attempts, kind.key_window
     )
@@ -87,7 +83,6 @@ begin
         barrier = excluded.barrier,
         holder = excluded.holder,
         activated_at = excluded.activated_at,
-        mode = excluded.mode,
         idle_limit_ms = excluded.idle_limit_ms,
         lock_limit_ms = excluded.lock_limit_ms,
         transaction_limit_ms = excluded.transaction_limit_ms,

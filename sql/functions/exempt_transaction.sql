@@ -1,7 +1,8 @@
 -- Let this transaction write to a protected table without a token: for an operator's data migration.
 --
 -- It is on record, with actor and reason, and fenced writers to the table are kept out until it ends. It waits for
--- those under way two seconds at most.
+-- those under way two seconds at most. A partitioned table is exempt with the partitions it has; where one partition
+-- is named, only writes by its own name are.
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument   actor or reason is missing, or the table isn't protected
@@ -22,33 +23,49 @@ declare
     who text := coalesce(actor, nullif(current_setting('ledger.actor', true), ''));
     why text := coalesce(reason, nullif(current_setting('ledger.reason', true), ''));
     callers_limit text := current_setting('lock_timeout');
-    callers_ms integer := nullif(ledger.setting_ms('lock_timeout'), 0);
+    deadline timestamptz := clock_timestamp()
+        + least(interval '2 seconds', nullif(callers_limit::interval, interval '0'));
+    protection ledger.protected_table;
     part oid;
 begin
     perform ledger.check_person(call, who, why);
-    if not exists (select from ledger.protected_table as p where p.relation = exempt_transaction.relation) then
+    select p.* into protection
+    from ledger.protected_table as p
+    where p.relation = exempt_transaction.relation or p.relation = pg_partition_root(exempt_transaction.relation);
+    if not found then
         perform ledger.refuse_argument(call, 'the table is not protected');
     end if;
 
+    -- Parents too: statements that name them write to the partition.
     for part in
-        select relation::oid union select tree.relid::oid from pg_partition_tree(relation) as tree order by 1
+        select relation::oid
+        union
+        select a.relid::oid from pg_partition_ancestors(relation) as a
+        union
+        select t.relid::oid from pg_partition_tree(relation) as t
+        order by 1
     loop
         begin
-            perform set_config('lock_timeout', least(2000, callers_ms)::text, true);
+            perform set_config(
+                'lock_timeout',
+                greatest(1, (extract(epoch from deadline - clock_timestamp()) * 1000)::integer)::text, true
+            );
             perform pg_advisory_xact_lock(hashtextextended(part::text, 5));
             perform set_config('lock_timeout', callers_limit, true);
         exception
             when lock_not_available then
                 perform ledger.refuse_busy(call, 'switch', hashtextextended(part::text, 5), null);
         end;
-        insert into ledger.exemption (transaction, relation, actor, reason)
-        values (pg_current_xact_id(), part, who, why)
-        on conflict do nothing;
     end loop;
 
-    insert into ledger.event (event, actor, reason, detail)
+    insert into ledger.exemption (transaction, relation, actor, reason)
+    select pg_current_xact_id(), t.relid, who, why
+    from (select relation as relid union select p.relid from pg_partition_tree(relation) as p) as t
+    on conflict do nothing;
+
+    insert into ledger.event (event, kind, resource, actor, reason, detail)
     values (
-        'exempted', who, why,
+        'exempted', protection.kind, protection.resource, who, why,
         jsonb_build_object('table', relation::text, 'transaction', pg_current_xact_id()::text)
     );
 end;

@@ -2,12 +2,12 @@
 -- enforce. Takes effect with the next call of every process, and waits for the transactions under way that go
 -- unchecked, so that none slips past the switch.
 --
--- To enforce is refused while would-be refusals of the last 24 hours (quiet_for) are on record, unless forced. How
--- refund functions check can't be changed: they always enforce.
+-- To enforce is refused while would-be refusals of the last 24 hours (quiet_for) are on record, unless forced; DETAIL
+-- tells of them. How refund functions check can't be changed: they always enforce.
 --
 -- Refuses, first match wins:
---   LG304 BadArgument   the kind is settle or unknown, the mode isn't one, actor or reason is missing, or there are
---                       recent would-be refusals and it isn't forced
+--   LG304 BadArgument   the kind is settle or malformed, the mode isn't one, actor or reason is missing, the
+--                       transaction isn't READ COMMITTED, or there are would-be refusals and it isn't forced
 --   55P03               transactions that go unchecked are under way for longer than two seconds
 
 create or replace function ledger.set_mode(
@@ -27,11 +27,8 @@ declare
     call jsonb := jsonb_build_object('function', 'set_mode', 'kind', kind, 'mode', mode);
     who text := coalesce(actor, nullif(current_setting('ledger.actor', true), ''));
     why text := coalesce(reason, nullif(current_setting('ledger.reason', true), ''));
-    key bigint := hashtextextended(kind, 4);
-    callers_limit text := current_setting('lock_timeout');
-    callers_ms integer := nullif(ledger.setting_ms('lock_timeout'), 0);
     before text;
-    would_be bigint;
+    would_be jsonb;
 begin
     perform ledger.check_person(call, who, why);
     if coalesce(mode not in ('off', 'shadow', 'enforce'), true) then
@@ -41,41 +38,40 @@ begin
         perform ledger.refuse_argument(call, 'refund functions always enforce; modes are for protected tables');
     end if;
     perform ledger.check_resource(call, kind || ':x');
+    if coalesce(quiet_for < '0', true) then
+        perform ledger.refuse_argument(call, 'quiet_for is zero or more');
+    end if;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        -- Its snapshot would miss what was recorded while it waited.
+        perform ledger.refuse_argument(call, 'a mode is changed under READ COMMITTED');
+    end if;
 
-    perform set_config('lock_timeout', least(2000, callers_ms)::text, true);
-    begin
-        perform pg_advisory_xact_lock(key);
-    exception
-        when lock_not_available then
-            perform ledger.refuse_busy(call, 'switch', key, null);
-    end;
-
-    perform ledger.ensure_kind(kind, 'advisory');
-    select k.mode into before from ledger.kind as k where k.kind = set_mode.kind for update;
-    perform set_config('lock_timeout', callers_limit, true);
+    before := ledger.close_switch(call, kind);
     if before = mode then
         return ledger.kind_or_defaults(kind);
     end if;
 
-    if mode = 'enforce' and before = 'shadow' and not coalesce(forced, false) then
-        select count(*) into would_be
-        from ledger.refusal as r
-        where r.kind = set_mode.kind and r.mode = 'shadow' and r.at > clock_timestamp() - quiet_for;
-        if would_be > 0 then
+    if mode = 'enforce' and not coalesce(forced, false) then
+        would_be := ledger.would_be_refusals(kind, quiet_for);
+        if would_be is not null then
             perform ledger.refuse_argument(
                 call || jsonb_build_object('would_be_refusals', would_be),
                 format(
-                    '%s writes of the last %s would have been refused; look at them with ledger refusals, or force it',
-                    would_be, quiet_for
+                    'writes of the last %s would have been refused, by %s; look at them with ledger refusals, '
+                    'or force it with forced => true',
+                    quiet_for, (select string_agg(distinct w ->> 'user', ', ') from jsonb_array_elements(would_be) as w)
                 )
             );
         end if;
     end if;
 
+    perform ledger.keep_commit();
     update ledger.kind as k set mode = set_mode.mode where k.kind = set_mode.kind;
-    update ledger.fence as f set mode = set_mode.mode where f.kind = set_mode.kind;
     insert into ledger.event (event, kind, actor, reason, detail)
-    values ('mode_set', kind, who, why, jsonb_build_object('before', before, 'after', mode, 'forced', forced));
+    values (
+        'mode_set', kind, who, why,
+        jsonb_build_object('before', before, 'after', mode, 'forced', coalesce(forced, false))
+    );
     return ledger.kind_or_defaults(kind);
 end;
 $$;

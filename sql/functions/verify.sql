@@ -10,7 +10,7 @@
 -- balance_is_conserved    a merchant's balances don't match its refunds
 -- gateway_ref_is_single   one gateway reference on two refunds
 -- trigger_is_on           a guard trigger is missing, disabled or not ENABLE ALWAYS
--- table_is_protected      a protected table lacks a trigger that its entry asks for
+-- table_is_protected      a protected table isn't protected as its entry says
 --
 -- Reads whole tables unless a merchant is named.
 --
@@ -160,18 +160,15 @@ begin
         jsonb_build_object('table', c.name, 'enabled', t.tgenabled)
     from unnest(array[
         'refund', 'journal', 'fence', 'draw', 'kind', 'event', 'refusal', 'server', 'currency', 'transition',
-        'protected_table', 'exemption', 'pause'
+        'protected_table', 'exemption', 'pause', 'work'
     ]) as c (name)
     left join pg_trigger as t
         on t.tgrelid = to_regclass('ledger.' || c.name) and t.tgname = c.name || '_is_guarded'
     where t.tgenabled is distinct from 'A';
 
     return query
-    select 'table_is_protected', null::text, null::text, p.relation::text,
-        format('%s lacks the trigger %s, or has it otherwise', m.part, m.trigger_name),
-        jsonb_build_object('table', m.part::text, 'trigger', m.trigger_name)
-    from ledger.protected_table as p
-    cross join lateral ledger.missing_triggers(p.relation) as m;
+    select 'table_is_protected', null::text, null::text, u.relation::text, u.finding, u.detail
+    from ledger.unprotected_tables() as u;
 end;
 $$;
 

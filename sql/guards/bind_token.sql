@@ -6,16 +6,12 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    bound jsonb;
 begin
-    begin
-        bound := coalesce(nullif(current_setting('ledger.tokens', true), '')::jsonb, '{}');
-    exception
-        when invalid_text_representation then
-            bound := '{}';
-    end;
-    perform set_config('ledger.tokens', (bound || jsonb_build_object(resource, token))::text, true);
+    perform set_config(
+        'ledger.tokens',
+        (ledger.setting_object('ledger.tokens') || jsonb_build_object(resource, token))::text,
+        true
+    );
 end;
 $$;
 

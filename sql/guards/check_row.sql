@@ -1,7 +1,8 @@
--- The row trigger of a protected partitioned table, cloned to every partition that is ever made.
+-- The row trigger of a protected table, for writes that reach rows and no statement trigger: what logical replication
+-- applies, and writes to a partition that was made after protection, by its own name.
 --
--- A partition that was made later has no statement triggers of its own, and a write by its own name would pass
--- unseen. Where they are, this looks away.
+-- Ordinary sessions don't fire it where the statement triggers are: there it is ENABLE REPLICA. Partitions are given it
+-- ENABLE ALWAYS when they are made. After the row, so that it sees what is stored, generated columns too.
 --
 -- Refuses, first match wins: what check_write refuses.
 
@@ -12,43 +13,46 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    kind text := split_part(tg_argv[1], ':', 1);
+    mode text := ledger.checked_mode(kind);
     call jsonb;
-    name text;
-    names text[] := '{}';
+    problem text;
+    before text;
+    after text;
+    resources text[];
 begin
-    if exists (
-        select from pg_trigger as t where t.tgrelid = tg_relid and t.tgname = 'zz_ledger_truncate' and t.tgenabled = 'A'
-    ) then
-        return case tg_op when 'DELETE' then old else new end;
+    if mode = 'off' or ledger.is_exempt(tg_relid) then
+        return null;
     end if;
 
-    call := jsonb_build_object(
-        'function', 'check_row', 'operation', lower(tg_op), 'relation', tg_relid,
-        'table', format('%I.%I', tg_table_schema, tg_table_name), 'role', session_user
-    );
+    call := ledger.write_call('check_row', tg_op, tg_relid);
+    if mode = 'enforce' then
+        perform ledger.pass_switch(call, tg_relid, can_wait => false);
+    end if;
     if tg_argv[0] = 'fixed' then
-        names := array[tg_argv[1]];
-    else
-        perform ledger.check_column(call, tg_relid, tg_argv[2]);
-        if tg_op <> 'DELETE' then
-            execute format('select $1.%I::text', tg_argv[2]) into name using new;
-            names := names || (tg_argv[1] || ':' || coalesce(name, ''));
-        end if;
-        if tg_op <> 'INSERT' then
-            execute format('select $1.%I::text', tg_argv[2]) into name using old;
-            names := names || (tg_argv[1] || ':' || coalesce(name, ''));
-        end if;
+        perform ledger.check_resources(mode, call, tg_argv[1:1]);
+        return null;
     end if;
 
-    foreach name in array names
-    loop
-        perform ledger.check_fenced(
-            call || jsonb_build_object('resource', name), name, ledger.presented_token(name)
-        );
-    end loop;
-    return case tg_op when 'DELETE' then old else new end;
+    problem := ledger.column_problem(tg_relid, tg_argv[2]);
+    if problem is not null then
+        perform ledger.check_without_column(mode, call, kind, problem);
+        return null;
+    end if;
+    if tg_op <> 'INSERT' then
+        execute format('select coalesce(($1).%I::text, '''')', tg_argv[2]) into before using old;
+        resources := array[kind || ':' || before];
+    end if;
+    if tg_op <> 'DELETE' then
+        execute format('select coalesce(($1).%I::text, '''')', tg_argv[2]) into after using new;
+        if after is distinct from before then
+            resources := resources || (kind || ':' || after);
+        end if;
+    end if;
+    perform ledger.check_resources(mode, call, resources);
+    return null;
 end;
 $$;
 
 comment on function ledger.check_row() is
-    'Guard. Trigger: rows of partitions made after protection. Refuses by the guards of check_write.';
+    'Guard. Trigger: rows that no statement trigger sees. Refuses by the guards of check_write.';

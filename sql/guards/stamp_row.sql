@@ -1,5 +1,5 @@
 -- The trigger that writes into a row's column fence which token wrote it last: evidence to read, never compared
--- across resources. Runs as whoever writes; the check is another trigger's.
+-- across resources. Runs as whoever writes; the check is another trigger's. No token presented: null.
 
 create or replace function ledger.stamp_row()
 returns trigger
@@ -11,10 +11,15 @@ declare
     name text;
 begin
     if tg_argv[0] = 'column' then
-        execute format('select $1.%I::text', tg_argv[2]) into name using new;
+        execute format('select ($1).%I::text', tg_argv[2]) into name using new;
         resource := tg_argv[1] || ':' || name;
     end if;
-    new.fence := (nullif(current_setting('ledger.tokens', true), '')::jsonb ->> resource)::bigint;
+    begin
+        new.fence := (nullif(current_setting('ledger.tokens', true), '')::jsonb ->> resource)::bigint;
+    exception
+        when data_exception then
+            new.fence := null;
+    end;
     return new;
 end;
 $$;

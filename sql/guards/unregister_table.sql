@@ -1,5 +1,5 @@
 -- Remove the entry of a protected table. unprotect_table calls it; called alone it leaves the triggers, which go on
--- checking.
+-- checking. The entry of a table that was dropped is anybody's to remove.
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument   not a table of one's own
@@ -13,9 +13,11 @@ as $$
 declare
     gone ledger.protected_table;
 begin
-    perform ledger.check_owner(
-        jsonb_build_object('function', 'unregister_table', 'relation', relation), relation
-    );
+    if exists (select from pg_class as c where c.oid = relation) then
+        perform ledger.check_owner(
+            jsonb_build_object('function', 'unprotect_table', 'relation', relation::text), relation
+        );
+    end if;
     delete from ledger.protected_table as p where p.relation = unregister_table.relation returning p.* into gone;
     if found then
         insert into ledger.event (event, kind, resource, detail)

@@ -145,7 +145,6 @@ create table ledger.fence (
     barrier bigint not null,
     holder text not null,
     activated_at timestamptz not null,
-    mode text not null,
     idle_limit_ms integer not null,
     lock_limit_ms integer not null,
     transaction_limit_ms integer,
@@ -167,7 +166,6 @@ comment on column ledger.fence.barrier is
     'The last number drawn when the fence was last raised: numbers up to it, the active one aside, are void.';
 comment on column ledger.fence.holder is 'Who activated the active token.';
 comment on column ledger.fence.activated_at is 'When it was activated.';
-comment on column ledger.fence.mode is 'From the kind.';
 comment on column ledger.fence.idle_limit_ms is 'From the kind, in milliseconds.';
 comment on column ledger.fence.lock_limit_ms is 'From the kind, in milliseconds.';
 comment on column ledger.fence.transaction_limit_ms is 'From the kind, in milliseconds.';
