@@ -15,7 +15,7 @@ as $$
 begin
     return query
     select
-        r.state,
+        r.state::text,
         r.state = 'pending' or coalesce(r.state in ('sending', 'unknown') and r.fence < count_open.token, false),
         count(*)
     from ledger.refund as r
