@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ledger.client import AsyncLedger, Ledger
-    from ledger.errors import Busy, LeaseLost, LeaseUnreachable, LedgerError, Refused
+    from ledger.errors import Busy, LeaseLost, LeaseUnreachable, LedgerError, Refused, TransactionEnded
+    from ledger.fencing import fenced
     from ledger.lease import AdvisoryLease, AsyncAdvisoryLease, AsyncLease, Lease
 
 __version__ = "0.1.0"
@@ -28,11 +29,14 @@ __all__ = [
     "Ledger",
     "LedgerError",
     "Refused",
+    "TransactionEnded",
+    "fenced",
 ]
 
 _HOMES = {
     "ledger.client": ("AsyncLedger", "Ledger"),
-    "ledger.errors": ("Busy", "LeaseLost", "LeaseUnreachable", "LedgerError", "Refused"),
+    "ledger.errors": ("Busy", "LeaseLost", "LeaseUnreachable", "LedgerError", "Refused", "TransactionEnded"),
+    "ledger.fencing": ("fenced",),
     "ledger.lease": ("AdvisoryLease", "AsyncAdvisoryLease", "AsyncLease", "Lease"),
 }
 

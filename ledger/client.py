@@ -104,11 +104,12 @@ class Ledger:
             if refusal is None:
                 raise
             if isinstance(refusal, Refused):
-                _tell(refusal)
-                self._record(refusal)
+                self.record(refusal)
             raise refusal from error
 
-    def _record(self, refusal: Refused) -> None:
+    def record(self, refusal: Refused) -> None:
+        """Tell of a refusal and keep its record, where this ledger's are kept. Raises nothing."""
+        _tell(refusal)
         if self.refusals is None:
             _say_once_that_refusals_are_not_recorded()
             return
@@ -183,11 +184,12 @@ class AsyncLedger:
             if refusal is None:
                 raise
             if isinstance(refusal, Refused):
-                _tell(refusal)
-                await self._record(refusal)
+                await self.record(refusal)
             raise refusal from error
 
-    async def _record(self, refusal: Refused) -> None:
+    async def record(self, refusal: Refused) -> None:
+        """Tell of a refusal and keep its record, where this ledger's are kept. Raises nothing."""
+        _tell(refusal)
         if self.refusals is None:
             _say_once_that_refusals_are_not_recorded()
             return

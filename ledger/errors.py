@@ -22,7 +22,8 @@ LedgerError
 │       └── BadArgument                   LG304
 ├── Busy                  a lock, a lease or the gate is held; nothing was changed
 ├── LeaseLost             the lease is no longer this holder's
-└── LeaseUnreachable      the lease's server gave no answer
+├── LeaseUnreachable      the lease's server gave no answer
+└── TransactionEnded      Postgres ended the session of a fenced block
 """
 
 from __future__ import annotations
@@ -166,6 +167,18 @@ class LeaseUnreachable(LedgerError):
     """The lease's server gave no answer. Whether the lease was taken is not known."""
 
 
+class TransactionEnded(LedgerError):
+    """Postgres ended a session in the middle of its transaction, which is rolled back.
+
+    `reason` is `idle_limit`, `transaction_limit`, or `terminated`: by a newer holder or an administrator.
+    """
+
+    @property
+    def reason(self) -> str:
+        """Which limit it was."""
+        return str(self.detail.get("reason", ""))
+
+
 def from_exception(exc: BaseException) -> LedgerError | None:
     """The ledger's own error inside `exc`, or None if there is none.
 
@@ -175,12 +188,22 @@ def from_exception(exc: BaseException) -> LedgerError | None:
     for error in _chain(exc):
         if isinstance(error, LedgerError):
             return error
-        sqlstate = getattr(error, "sqlstate", None)
+        sqlstate = _sqlstate(error)
         if sqlstate == LOCK_NOT_AVAILABLE:
             return Busy(*_fields(error))
         if isinstance(sqlstate, str) and sqlstate in Refused.by_code:
             return Refused.by_code[sqlstate](*_fields(error))
     return None
+
+
+def sqlstate_of(exc: BaseException) -> str | None:
+    """The SQLSTATE inside what a driver or an ORM raised, or None if there is none."""
+    return next((state for state in map(_sqlstate, _chain(exc)) if state is not None), None)
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # psycopg2's name for it
+    return state if isinstance(state, str) else None
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:

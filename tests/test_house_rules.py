@@ -51,6 +51,7 @@ ARROWS = {
     "calls": {"records"},
     "client": {"calls", "errors", "observe"},
     "lease": {"client", "errors", "records", "observe"},
+    "fencing": {"client", "calls", "lease", "errors"},
     "settlement": {"calls", "gateway", "errors", "records", "observe"},
     "settle": {"settlement", "client", "calls", "lease", "gateway", "errors", "records", "observe"},
     "schema": {"errors"},
@@ -67,7 +68,7 @@ ARROWS = {
         "records",
     },
     "__main__": {"commands"},
-    "__init__": {"client", "lease", "errors"},
+    "__init__": {"client", "lease", "fencing", "errors"},
 }  # fmt: skip
 
 RECORDS = {
