@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -61,9 +62,9 @@ class Program:
         return self.process.stdout.readline()
 
     def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(5)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # it leads a group of its own, with its children
+        self.process.wait(5)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
@@ -127,12 +128,23 @@ class Recipe:
         return self.start(sys.executable, file, *arguments, **environment)
 
     def frozen_after(self, function: str, file: str, *arguments: str, **environment: str) -> Program:
-        """A program that froze as it left one of its functions."""
-        program = self.start(
-            sys.executable, str(FROZEN_AT), file.removesuffix(".py"), function, *arguments, **environment
-        )
+        """A program that froze as it left one of its functions, or another module's: `module.function`."""
+        program = self.start(*self._freezing(function, file), *arguments, **environment)
         program.wait_until_frozen()
         return program
+
+    def child_frozen_after(self, function: str, file: str, *arguments: str) -> int:
+        """The pid of a child of the program that froze so."""
+        self.start(*self._freezing(function, file), *arguments)
+        note = self.folder / "frozen"
+        until(lambda: note.exists() and note.read_text() and is_stopped(note.read_text()), within=PATIENCE)
+        return int(note.read_text())
+
+    @staticmethod
+    def _freezing(function: str, file: str) -> list[str]:
+        entry = file.removesuffix(".py")
+        where = function if "." in function else f"{entry}.{function}"
+        return [sys.executable, str(FROZEN_AT), where, entry]
 
     def service(self, file: str, **environment: str) -> Service:
         """A service of the page, once it listens."""
@@ -141,13 +153,18 @@ class Recipe:
 
     def service_frozen_after(self, function: str, file: str, path: str, **environment: str) -> Asked:
         """A service that froze as it left one of its functions, on behalf of a request."""
-        program = self.start(sys.executable, str(FROZEN_AT), file.removesuffix(".py"), function, **environment)
+        program = self.start(*self._freezing(function, file), **environment)
         asked = Asked(program, Service(program, int(program.line() or program.output())), path)
         program.wait_until_frozen()
         return asked
 
     def sql(self, file: str) -> str:
         return (self.folder / file).read_text()
+
+
+def is_stopped(pid: str) -> bool:
+    state = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False).stdout
+    return state.strip().startswith("T")
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """Runs a recipe's program and freezes it, once, by a real SIGSTOP, as it leaves one of its own functions.
 
-Run as `python frozen_at.py MODULE FUNCTION ARGUMENT ...`: the program `MODULE.py` of the working folder, called with
-the arguments. All of the process stops, the lease's watchdog with it; SIGCONT lets it go on. FROZEN_AT_CALL says
-which call of the function it is, if not the first.
+Run as `python frozen_at.py MODULE.FUNCTION ENTRY ARGUMENT ...`: the function `main` of the module ENTRY, in the working
+folder, is called with the arguments. All of the process stops, the lease's watchdog with it; SIGCONT lets it go on. Its
+pid is then in the file `frozen`, for it may be a child of the program's. FROZEN_AT_CALL says which call of the function
+it is, if not the first.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 
 def freeze() -> None:
+    Path("frozen").write_text(str(os.getpid()))
     # To this very thread: another one might take the signal, and this one get further than it should.
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
@@ -37,8 +39,9 @@ def freeze_once_after(module: Any, name: str, call: int) -> None:
 
 
 if __name__ == "__main__":
-    program, function, *sys.argv[1:] = sys.argv[1:]
+    where, entry, *arguments = sys.argv[1:]
+    sys.argv[1:] = arguments
     sys.path.insert(0, str(Path.cwd()))
-    module = importlib.import_module(program)
-    freeze_once_after(module, function, int(os.environ.get("FROZEN_AT_CALL", "1")))
-    module.main(*sys.argv[1:])
+    home, _, function = where.rpartition(".")
+    freeze_once_after(importlib.import_module(home), function, int(os.environ.get("FROZEN_AT_CALL", "1")))
+    importlib.import_module(entry).main(*arguments)
