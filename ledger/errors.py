@@ -170,7 +170,8 @@ class LeaseUnreachable(LedgerError):
 class TransactionEnded(LedgerError):
     """Postgres ended a session in the middle of its transaction, which is rolled back.
 
-    `reason` is `idle_limit`, `transaction_limit`, or `terminated`: by a newer holder or an administrator.
+    `reason` is `idle_limit`, `transaction_limit`, `terminated` (by a newer holder or an administrator), or
+    `connection_lost`, where the driver doesn't say why.
     """
 
     @property
@@ -217,11 +218,19 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 
 
 def _fields(error: BaseException) -> tuple[str, dict[str, Any], str | None]:
-    diag = getattr(error, "diag", None)
-    message = getattr(diag, "message_primary", None) or getattr(error, "message", None)
-    detail = getattr(diag, "message_detail", None) or getattr(error, "detail", None)
-    hint = getattr(diag, "message_hint", None) or getattr(error, "hint", None)
+    message, detail, hint = (_field(error, name) for name in ("message", "detail", "hint"))
     return message or str(error), _as_data(detail), hint
+
+
+def _field(error: BaseException, name: str) -> str | None:
+    # SQLAlchemy's own error over asyncpg's has some of its fields, and the rest is in its cause.
+    for same in _chain(error):
+        diag = getattr(same, "diag", None)
+        primary = "message_primary" if name == "message" else f"message_{name}"
+        found = getattr(diag, primary, None) or getattr(same, name, None)
+        if isinstance(found, str):
+            return found
+    return None
 
 
 def _as_data(detail: str | None) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from ledger.errors import (
     StaleToken,
     StateRefusal,
     TokenNotDrawn,
+    TransactionEnded,
     from_exception,
 )
 from tests.conftest import Connect
@@ -67,13 +68,13 @@ def test_a_stale_token_is_a_fence_violation() -> None:
     assert FenceViolation is StaleToken
 
 
-@pytest.mark.parametrize("error", [Busy, LeaseLost, LeaseUnreachable])
+@pytest.mark.parametrize("error", [Busy, LeaseLost, LeaseUnreachable, TransactionEnded])
 def test_being_busy_or_without_a_lease_is_no_refusal(error: type[LedgerError]) -> None:
     assert issubclass(error, LedgerError)
     assert not issubclass(error, Refused)
 
 
-@pytest.mark.parametrize("kind", [StaleToken, BadArgument, Busy, LeaseLost, LeaseUnreachable, LedgerError])
+@pytest.mark.parametrize("kind", [StaleToken, BadArgument, Busy, LeaseLost, LeaseUnreachable, TransactionEnded, LedgerError])
 @pytest.mark.parametrize("duplicate", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy, copy.deepcopy])
 def test_an_error_survives_the_way_to_another_process(
     kind: type[LedgerError], duplicate: Callable[[LedgerError], LedgerError]
@@ -126,6 +127,12 @@ def test_the_refusal_is_found_in_what_a_driver_or_an_orm_raised(error: BaseExcep
     assert refusal.detail == {"token": 33, "reason": "superseded"}
     assert refusal.reason == "superseded"
     assert refusal.hint == "Stop this batch."
+
+
+def test_psycopg2_has_another_name_for_the_sqlstate() -> None:
+    error = WrappedError("token 33 is superseded")
+    error.pgcode = "LG101"  # type: ignore[attr-defined]
+    assert isinstance(from_exception(error), StaleToken)
 
 
 def test_sqlalchemys_error_holds_the_refusal(dsn: str) -> None:

@@ -54,6 +54,14 @@ ENDINGS = {
     ),
 }
 
+# asyncpg doesn't pass on what Postgres said while nothing was asked.
+LOST = Ending(
+    "connection_lost",
+    "its connection was lost, and the driver doesn't say why. Postgres ends one whose client was silent for longer than"
+    " the idle limit, {idle_limit}",
+    "If the block was silent that long: call nothing slow between its statements",
+)
+
 
 def fenced(
     db: object,
@@ -173,12 +181,10 @@ class Fenced:
         # What the caller made of a refusal on purpose is the caller's.
         if not comes_from(error, DATABASE_LIBRARIES):
             return None
-        return self._ended(sqlstate_of(error)) or from_exception(error)
+        ending = _ending(error)
+        return from_exception(error) if ending is None else self._ended(ending)
 
-    def _ended(self, sqlstate: str | None) -> TransactionEnded | None:
-        ending = ENDINGS.get(sqlstate or "")
-        if ending is None:
-            return None
+    def _ended(self, ending: Ending) -> TransactionEnded:
         idle_limit, transaction_limit = self._limits
         facts = {
             "resource": self.resource,
@@ -194,6 +200,13 @@ class Fenced:
             facts,
             f"{ending.hint.format(**facts)}. Then do the whole transaction again, under a new token",
         )
+
+
+def _ending(error: BaseException) -> Ending | None:
+    sqlstate = sqlstate_of(error) or ""
+    # SQLAlchemy knows of a lost connection what asyncpg has no SQLSTATE for.
+    is_lost = sqlstate.startswith("08") or getattr(error, "connection_invalidated", False)
+    return ENDINGS.get(sqlstate) or (LOST if is_lost else None)
 
 
 def _openable(refusals: Refusals | None, *, is_async: bool) -> object:
