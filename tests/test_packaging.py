@@ -77,8 +77,8 @@ def test_the_wheel_holds_every_sql_file_and_migration(built: Built) -> None:
     assert {f"ledger/{name}" for name in sources} <= built.names_in_wheel()
 
 
-def test_the_wheel_holds_every_module_and_example(built: Built) -> None:
-    assert shipped("ledger", ".py", ".csv", ".typed") <= built.names_in_wheel()
+def test_the_wheel_holds_every_module_script_and_example(built: Built) -> None:
+    assert shipped("ledger", ".py", ".lua", ".csv", ".typed") <= built.names_in_wheel()
 
 
 def test_the_wheel_adds_one_name_to_site_packages(built: Built) -> None:
@@ -97,7 +97,7 @@ def test_the_source_distribution_holds_what_its_users_build_and_test_with(built:
 def test_every_folder_with_something_to_ship_is_listed() -> None:
     """A new folder has to be added to `packages`, or an editable install alone would find it."""
     listed = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    files = shipped("ledger", ".py", ".csv") | {
+    files = shipped("ledger", ".py", ".lua", ".csv") | {
         f"ledger/{name}" for name in shipped("sql", ".sql") | shipped("migrations", ".py")
     }
 

@@ -13,6 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
 import redis
@@ -27,6 +28,9 @@ from ledger.lease.watchdog import Hold, Reply
 RedisLike: TypeAlias = "str | redis.Redis | redis.RedisCluster | redis.asyncio.Redis | redis.asyncio.RedisCluster"
 Node: TypeAlias = "tuple[str, int] | None"
 Argument: TypeAlias = "str | bytes | int | float"
+
+SCRIPTS = Path(__file__).with_name("scripts")
+"""The lease in Lua, for every language: docs/other-languages.md."""
 
 POLL = 1.0
 """Seconds after which a waiter looks for itself, in case the release's wake-up never comes."""
@@ -43,54 +47,20 @@ _KEPT = frozenset(
 
 
 class Script:
-    """A Lua script and the name the server knows it by."""
+    """A Lua script of the folder scripts/, and the name the server knows it by. Its first lines say what it does."""
 
     __slots__ = ("sha", "text")
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    def __init__(self, name: str) -> None:
+        self.text = (SCRIPTS / f"{name}.lua").read_text()
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-# KEYS lease; ARGV value, ttl. Returns nil when the lease is taken, else the value in the way and its ttl.
-TAKE = Script("""
-if redis.call('set', KEYS[1], ARGV[1], 'nx', 'px', ARGV[2]) then return false end
-local value = redis.call('get', KEYS[1])
-if value == ARGV[1] then
-    redis.call('pexpire', KEYS[1], ARGV[2], 'gt')
-    return false
-end
-return {value, redis.call('pttl', KEYS[1])}
-""")
-
-# KEYS lease; ARGV old value, new value, ttl. Returns 1 when the lease holds the new value.
-SWAP = Script("""
-local value = redis.call('get', KEYS[1])
-if value ~= ARGV[1] and value ~= ARGV[2] then return 0 end
-redis.call('set', KEYS[1], ARGV[2], 'px', math.max(tonumber(ARGV[3]), redis.call('pttl', KEYS[1])))
-return 1
-""")
-
-# KEYS lease; ARGV value, ttl. Returns the value that the lease holds, or nil.
-RENEW = Script("""
-local value = redis.call('get', KEYS[1])
-if value == ARGV[1] then redis.call('pexpire', KEYS[1], ARGV[2], 'gt') end
-return value
-""")
-
-# KEYS lease, wake-up list; ARGV value. Returns 1 when this call removed the lease.
-RELEASE = Script("""
-if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
-redis.call('del', KEYS[1])
-if redis.call('exists', KEYS[2]) == 0 then
-    redis.call('rpush', KEYS[2], '1')
-    redis.call('pexpire', KEYS[2], 1000)
-end
-return 1
-""")
-
-# KEYS lease. Returns its value and ttl.
-PEEK = Script("return {redis.call('get', KEYS[1]), redis.call('pttl', KEYS[1])}")
+TAKE = Script("take")
+SWAP = Script("swap")
+RENEW = Script("renew")
+RELEASE = Script("release")
+PEEK = Script("peek")
 
 
 @dataclass(frozen=True, slots=True)
