@@ -251,7 +251,7 @@ def test_redelivered_before_it_is_paid_and_booked_twice(
     before.worker()
     until_delivered(connection, "paid")
     os.kill(pid, signal.SIGCONT)
-    until(lambda: outcomes(connection) == ["paid", "paid"], within=PATIENCE)
+    until(lambda: outcomes(connection).count("paid") == 2, within=PATIENCE)
 
     assert (len(control.movements()), bookings(connection)) == (2, 2)
 
@@ -308,8 +308,9 @@ def test_failing_every_time_before_it_is_gone_without_a_reason(
 ) -> None:
     before.recipe.environment["PROCESSOR_URL"] = "http://127.0.0.1:9"
     before.send()
-    before.worker()
+    worker = before.worker()
 
+    until(lambda: "no usable answer" in worker.errors.read_text(), within=PATIENCE)
     until(lambda: is_empty(before, connection), within=PATIENCE)
     assert outcomes(connection) == []
     assert bookings(connection) == 0
