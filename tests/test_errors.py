@@ -74,7 +74,9 @@ def test_being_busy_or_without_a_lease_is_no_refusal(error: type[LedgerError]) -
     assert not issubclass(error, Refused)
 
 
-@pytest.mark.parametrize("kind", [StaleToken, BadArgument, Busy, LeaseLost, LeaseUnreachable, TransactionEnded, LedgerError])
+@pytest.mark.parametrize(
+    "kind", [StaleToken, BadArgument, Busy, LeaseLost, LeaseUnreachable, TransactionEnded, LedgerError]
+)
 @pytest.mark.parametrize("duplicate", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy, copy.deepcopy])
 def test_an_error_survives_the_way_to_another_process(
     kind: type[LedgerError], duplicate: Callable[[LedgerError], LedgerError]
