@@ -6,8 +6,6 @@ before is fenced out from then on. While one holds the lease, nothing is done: i
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,28 +16,65 @@ import click
 from psycopg import Connection
 
 from ledger.client import Ledger
-from ledger.commands import output
+from ledger.commands import evidence, given, output
 from ledger.commands.app import App, BadInput, command, pass_app, usable
 from ledger.commands.durations import DURATION_OR_ZERO
-from ledger.commands.exits import PARTLY, REFUSED, describe
+from ledger.commands.each import each
+from ledger.commands.exits import PARTLY
+from ledger.commands.given import Given
 from ledger.commands.holders import told
-from ledger.errors import Busy, FenceRefusal, LedgerError, Refused
+from ledger.errors import Busy
 from ledger.lease import AdvisoryLease, Lease, new_holder
 from ledger.records import Claim, Move
 
 Settle = Callable[[Ledger, str, int], Move]
+Look = Callable[[Connection[Any], str], None]
 
-MERCHANT = click.argument("merchant")
-REFUNDS = click.argument("refunds", nargs=-1, required=True, metavar="REFUND... | -")
-TOKEN = click.option(
-    "--token", type=click.IntRange(1, 2**63 - 1), help="Go on with this token, from ledger claim, while it is active."
-)
-WAIT = click.option(
-    "--wait", type=DURATION_OR_ZERO, default="0", show_default=True, help="How long to wait for a busy lease."
-)
-WITHOUT_LEASE = click.option(
-    "--without-lease", is_flag=True, help="Go on though the leases can't be seen: fences out whoever holds one."
-)
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How to come by an active token: one that was claimed with, or a lease, waited for or done without."""
+
+    token: int | None
+    wait: timedelta
+    without_lease: bool
+
+
+def options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a `Given` and of a `Way`, which the command gets as `given` and `way`."""
+
+    def command(
+        *args: Any,
+        merchant: str,
+        refunds: tuple[str, ...],
+        everything: bool,
+        states: tuple[str, ...],
+        token: int | None,
+        wait: timedelta,
+        without_lease: bool,
+        **more: Any,
+    ) -> Any:
+        return function(*args, Given(merchant, refunds, everything, states), Way(token, wait, without_lease), **more)
+
+    command.__doc__ = function.__doc__
+    decorated: Callable[..., Any] = command
+    for decorate in (
+        click.option(
+            "--without-lease", is_flag=True, help="Go on though the leases can't be seen: fences out whoever holds one."
+        ),
+        click.option(
+            "--wait", type=DURATION_OR_ZERO, default="0", show_default=True, help="How long to wait for a busy lease."
+        ),
+        click.option(
+            "--token",
+            type=click.IntRange(1, 2**63 - 1),
+            help="Go on with this token, from ledger claim, while it is active.",
+        ),
+        given.options,
+    ):
+        decorated = decorate(decorated)
+    return decorated
+
 
 COLUMNS = ["refund_id", "outcome", "state", "token", "gateway_ref", "reason"]
 CLAIM_COLUMNS = [
@@ -73,15 +108,9 @@ class Hand:
 
 
 @command(name="claim")
-@MERCHANT
-@REFUNDS
-@TOKEN
-@WAIT
-@WITHOUT_LEASE
+@options
 @pass_app
-def claim_command(
-    app: App, merchant: str, refunds: tuple[str, ...], token: int | None, wait: timedelta, without_lease: bool
-) -> int:
+def claim_command(app: App, given: Given, way: Way) -> int:
     """Take refunds over by hand, and print the token; whoever held the merchant before is fenced out.
 
     The lease is given back at the end. The token stays active until somebody else activates one: go on with it by
@@ -96,31 +125,20 @@ def claim_command(
       2 bad input      6 a live holder has the lease; nothing was changed       8 some were not claimed
     """
     app.need_reason()
-    ids = list(_given(refunds))
 
     def work(hand: Hand, refund: str) -> dict[str, Any]:
-        return output.as_row(hand.claim(refund)) | {"token": hand.token}
+        claim = output.as_row(hand.claim(refund))
+        return claim | {"token": hand.token} | ({"state": "review"} if claim["outcome"] == "review" else {})
 
-    return _each(app, merchant, ids, work, CLAIM_COLUMNS, token, wait, without_lease)
+    return _each(app, given.merchant, list(given.ids(app, "Take over")), work, CLAIM_COLUMNS, way)
 
 
 @command(name="confirm")
-@MERCHANT
-@REFUNDS
 @click.option("--gateway-ref", metavar="REF", help="The gateway's reference.")
-@TOKEN
-@WAIT
-@WITHOUT_LEASE
+@evidence.GATEWAY
+@options
 @pass_app
-def confirm_command(
-    app: App,
-    merchant: str,
-    refunds: tuple[str, ...],
-    gateway_ref: str | None,
-    token: int | None,
-    wait: timedelta,
-    without_lease: bool,
-) -> int:
+def confirm_command(app: App, given: Given, way: Way, gateway_ref: str | None, gateway: str | None) -> int:
     """Record by hand that the gateway sent a refund. Confirming what is recorded already changes nothing.
 
     With - each line of stdin is REFUND,REF, or it is a CSV with the columns refund_id and gateway_ref.
@@ -134,35 +152,40 @@ def confirm_command(
       2 bad input      6 a live holder has the lease; nothing was changed       8 some were not confirmed
     """
     app.need_reason()
-    refs = {refund: ref or gateway_ref for refund, ref in _given(refunds, references=True).items()}
+    refs = {refund: ref or gateway_ref for refund, ref in given.ids(app, "Record as sent", references=True).items()}
     missing = [refund for refund, ref in refs.items() if not ref]
-    if missing:
+    if missing and gateway is None:
         raise BadInput(
             f"no gateway reference for {', '.join(missing[:5])}. Nothing was changed",
-            "Give --gateway-ref REF, or lines of REFUND,REF on stdin",
+            "Give --gateway-ref REF, or lines of REFUND,REF on stdin, or --gateway to ask for it",
         )
     if gateway_ref and len(refs) > 1:
         raise BadInput(
             "one --gateway-ref can't be that of several refunds. Nothing was changed",
             "Give one refund, or lines of REFUND,REF on stdin",
         )
+    found: dict[str, evidence.Said] = {}
+    with evidence.checking(gateway) as check:
 
-    def settle(hand: Ledger, refund: str, active: int) -> Move:
-        return hand.confirm_refund(merchant, refund, active, str(refs[refund]))
+        def look(connection: Connection[Any], refund: str) -> None:
+            found[refund] = check.of(connection, given.merchant, refund, "sent", refs[refund])
+            if found[refund].ref is None:
+                raise evidence.Disagrees(
+                    f"no reference for {refund}: none was given, the gateway told none. Nothing was changed",
+                    "Give --gateway-ref REF, or try again",
+                )
 
-    return _settle(app, merchant, list(refs), settle, token, wait, without_lease, done=None)
+        def settle(hand: Ledger, refund: str, active: int) -> Move:
+            said = found[refund]
+            return hand.confirm_refund(given.merchant, refund, active, str(said.ref), said.evidence or None)
+
+        return _settle(app, given.merchant, list(refs), settle, way, done=None, look=look)
 
 
 @command(name="fail")
-@MERCHANT
-@REFUNDS
-@TOKEN
-@WAIT
-@WITHOUT_LEASE
+@options
 @pass_app
-def fail_command(
-    app: App, merchant: str, refunds: tuple[str, ...], token: int | None, wait: timedelta, without_lease: bool
-) -> int:
+def fail_command(app: App, given: Given, way: Way) -> int:
     """Record by hand that the gateway refused a refund for good, and will refuse it again under its key.
 
     With - the refund ids come from stdin, one a line, or in the column refund_id of a CSV.
@@ -178,21 +201,15 @@ def fail_command(
     reason = app.need_reason()
 
     def settle(ledger: Ledger, refund: str, active: int) -> Move:
-        return ledger.fail_refund(merchant, refund, active, reason)
+        return ledger.fail_refund(given.merchant, refund, active, reason)
 
-    return _settle(app, merchant, list(_given(refunds)), settle, token, wait, without_lease, done="failed")
+    return _settle(app, given.merchant, list(given.ids(app, "Record as failed")), settle, way, done="failed")
 
 
 @command(name="release")
-@MERCHANT
-@REFUNDS
-@TOKEN
-@WAIT
-@WITHOUT_LEASE
+@options
 @pass_app
-def release_command(
-    app: App, merchant: str, refunds: tuple[str, ...], token: int | None, wait: timedelta, without_lease: bool
-) -> int:
+def release_command(app: App, given: Given, way: Way) -> int:
     """Give back by hand what was certainly not sent under this token.
 
     A refund that an earlier holder may have sent becomes unknown, and the next claim asks the gateway first. With -
@@ -209,21 +226,15 @@ def release_command(
     reason = app.need_reason()
 
     def settle(ledger: Ledger, refund: str, active: int) -> Move:
-        return ledger.release_refund(merchant, refund, active, reason)
+        return ledger.release_refund(given.merchant, refund, active, reason)
 
-    return _settle(app, merchant, list(_given(refunds)), settle, token, wait, without_lease, done="pending")
+    return _settle(app, given.merchant, list(given.ids(app, "Give back")), settle, way, done="pending")
 
 
 @command(name="unknown")
-@MERCHANT
-@REFUNDS
-@TOKEN
-@WAIT
-@WITHOUT_LEASE
+@options
 @pass_app
-def unknown_command(
-    app: App, merchant: str, refunds: tuple[str, ...], token: int | None, wait: timedelta, without_lease: bool
-) -> int:
+def unknown_command(app: App, given: Given, way: Way) -> int:
     """Record by hand that the outcome at the gateway isn't known. The next claim asks the gateway first.
 
     With - the refund ids come from stdin, one a line, or in the column refund_id of a CSV.
@@ -239,9 +250,9 @@ def unknown_command(
     reason = app.need_reason()
 
     def settle(ledger: Ledger, refund: str, active: int) -> Move:
-        return ledger.mark_unknown(merchant, refund, active, reason)
+        return ledger.mark_unknown(given.merchant, refund, active, reason)
 
-    return _settle(app, merchant, list(_given(refunds)), settle, token, wait, without_lease, done="unknown")
+    return _settle(app, given.merchant, list(given.ids(app, "Record as unknown")), settle, way, done="unknown")
 
 
 def _settle(
@@ -249,11 +260,10 @@ def _settle(
     merchant: str,
     refunds: Sequence[str],
     settle: Settle,
-    token: int | None,
-    wait: timedelta,
-    without_lease: bool,
+    way: Way,
     *,
     done: str | None,
+    look: Look | None = None,
 ) -> int:
     """Claim each refund and settle it. One that is in the state `done` already is left as it is."""
 
@@ -262,7 +272,9 @@ def _settle(
         state = hand.state(refund)
         if done is not None and state == done:
             return facts | {"outcome": f"already_{done}", "state": done}
-        if token is None and state not in NEED_NO_CLAIM:
+        if look is not None:
+            look(hand.connection, refund)
+        if way.token is None and state not in NEED_NO_CLAIM:
             claim = hand.claim(refund)
             if claim.outcome == "review":
                 return facts | {"outcome": "review", "state": "review", "reason": claim.reason}
@@ -272,7 +284,7 @@ def _settle(
         with hand.connection.transaction():
             return output.as_row(settle(hand.ledger, refund, hand.token))
 
-    return _each(app, merchant, refunds, work, COLUMNS, token, wait, without_lease)
+    return _each(app, merchant, refunds, work, COLUMNS, way)
 
 
 def _each(
@@ -281,63 +293,35 @@ def _each(
     refunds: Sequence[str],
     work: Callable[[Hand, str], dict[str, Any]],
     columns: Sequence[str],
-    token: int | None,
-    wait: timedelta,
-    without_lease: bool,
+    way: Way,
 ) -> int:
-    """Do it for each. One bad row doesn't stop the rest, a refusal by the fence does; every row is accounted for."""
+    """Do it for each under one token. A refund that ended in review instead makes it partly done."""
     if not refunds:
-        output.say("no refund ids came from stdin: nothing to do")
         return 0
-    results: list[dict[str, Any]] = []
-    fenced_out = failed = False
-    try:
-        with _holding(app, merchant, token, wait, without_lease) as hand:
-            for refund in refunds:
-                try:
-                    results.append(work(hand, refund))
-                except LedgerError as error:
-                    if len(refunds) == 1:
-                        raise
-                    results.append(_refused(refund, error))
-                    failed, fenced_out = True, isinstance(error, FenceRefusal)
-                    if fenced_out:
-                        break
-    finally:
-        # Also when the connection breaks in the middle: what was done must be seen.
-        if results:
-            rest = [{"refund_id": refund, "outcome": "not_tried"} for refund in refunds[len(results) :]]
-            if rest and not fenced_out:
-                rest[0]["outcome"] = "in_doubt"
-            output.rows(app, [*results, *rest], columns)
-    if app.dry_run:
-        output.say("dry run: rolled back, nothing was changed")
-    if fenced_out:
-        return REFUSED
-    return PARTLY if failed or any(result.get("state") == "review" for result in results) else 0
+    reviewed = False
 
+    def one(refund: str) -> dict[str, Any]:
+        nonlocal reviewed
+        result = work(hand, refund)
+        reviewed = reviewed or result.get("state") == "review"
+        return result
 
-def _refused(refund: str, error: LedgerError) -> dict[str, Any]:
-    message, _, hint = describe(error)
-    return {
-        "refund_id": refund,
-        "outcome": error.code if isinstance(error, Refused) else "busy",
-        "reason": message,
-        "hint": hint,
-    }
+    with _holding(app, merchant, way) as hand:
+        code = each(app, refunds, one, columns)
+    return code or (PARTLY if reviewed else 0)
 
 
 @contextmanager
-def _holding(app: App, merchant: str, token: int | None, wait: timedelta, without_lease: bool) -> Iterator[Hand]:
+def _holding(app: App, merchant: str, way: Way) -> Iterator[Hand]:
     """An active token of the merchant, under its lease; in a dry run without one, and rolled back at its end."""
     resource = f"settle:{merchant}"
     with app.connect() as connection:
         ledger = app.ledger(connection)
-        if token is not None:
+        if way.token is not None:
             with _rolled_back_if_dry(app, connection):
-                yield Hand(connection, ledger, merchant, token)
-        elif without_lease or app.dry_run:
-            if without_lease:
+                yield Hand(connection, ledger, merchant, way.token)
+        elif way.without_lease or app.dry_run:
+            if way.without_lease:
                 output.say(f"without a lease: whoever holds {resource} is fenced out from now on")
             else:
                 _refuse_live_holder(app, ledger, resource)
@@ -346,7 +330,7 @@ def _holding(app: App, merchant: str, token: int | None, wait: timedelta, withou
                 ledger.activate_token(resource, drawn, new_holder())
                 yield Hand(connection, ledger, merchant, drawn)
         else:
-            with _lease(app, ledger, resource, wait) as active:
+            with _lease(app, ledger, resource, way.wait) as active:
                 yield Hand(connection, ledger, merchant, active)
 
 
@@ -398,35 +382,3 @@ def _rolled_back_if_dry(app: App, connection: Connection[Any]) -> Iterator[None]
         return
     with connection.transaction(force_rollback=True):
         yield
-
-
-def _given(arguments: tuple[str, ...], *, references: bool = False) -> dict[str, str | None]:
-    """Refund ids, each once, with the reference that stands beside it; - reads them from stdin."""
-    found: dict[str, str | None] = {}
-    for argument in arguments:
-        pairs = _from_stdin(references) if argument == "-" else [(argument, None)]
-        for refund, ref in pairs:
-            if found.setdefault(refund, ref) != ref:
-                raise BadInput(
-                    f"{refund} is given twice, with references {found[refund]} and {ref}. Nothing was changed"
-                )
-    return found
-
-
-def _from_stdin(references: bool) -> Iterator[tuple[str, str | None]]:
-    """One id a line, with a reference after a comma where references are wanted; or a CSV that names its columns."""
-    lines = ([cell.strip() for cell in row] for row in csv.reader(sys.stdin))
-    columns = ["refund_id", "gateway_ref"]
-    for number, cells in enumerate(lines, start=1):
-        if not any(cells) or cells[0].startswith("#"):
-            continue
-        if number == 1 and "refund_id" in cells:
-            columns = cells
-            continue
-        if len(cells) > len(columns) or (not references and len(cells) > 1 and columns[1:] == ["gateway_ref"]):
-            wanted = "REFUND,REF" if references else "one refund id"
-            raise BadInput(
-                f"line {number} of stdin holds {len(cells)} fields; {wanted} was expected. Nothing was changed"
-            )
-        row = dict(zip(columns, cells, strict=False))
-        yield row["refund_id"], (row.get("gateway_ref") or None) if references else None

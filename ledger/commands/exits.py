@@ -174,7 +174,7 @@ def exit_code(error: BaseException) -> int:
 
     table: list[tuple[tuple[type[BaseException], ...], int]] = [
         ((SchemaBehind,), SCHEMA),
-        ((errors.LockHeld, errors.Busy, errors.LeaseLost), BUSY),
+        ((errors.LockHeld, errors.Busy, errors.LeaseLost, errors.Paused), BUSY),
         ((errors.NoSuchRefund,), NOT_FOUND),
         ((errors.BadArgument, errors.BadAmount, errors.ConflictingDuplicate), USAGE),
         ((errors.Refused,), REFUSED),

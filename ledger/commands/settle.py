@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import signal
 import sys
 import threading
@@ -10,25 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from inspect import iscoroutinefunction
-from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import click
 
-from ledger.commands import output
-from ledger.commands.app import App, BadInput, NotFound, Unreachable, command, pass_app, usable
+from ledger.commands import gateways, output
+from ledger.commands.app import App, NotFound, command, pass_app
 from ledger.commands.durations import DURATION, DURATION_OR_ZERO
-from ledger.commands.exits import INTERRUPTED, PARTLY, REFUSED, TERMINATED, UNKNOWN, Terminated, describe
+from ledger.commands.exits import BUSY, INTERRUPTED, PARTLY, REFUSED, TERMINATED, UNKNOWN, Terminated, describe
 from ledger.commands.holders import told
-from ledger.errors import Busy
-from ledger.gateway import Gateway, Unknown
+from ledger.errors import Busy, Paused
 from ledger.settle import Options, settle
 from ledger.settlement import Event, Report
-
-SANDBOX_LOG = Path("sandbox-gateway.log")
-CHECK_TIMEOUT = 5.0
 
 
 @command(name="settle")
@@ -36,7 +29,7 @@ CHECK_TIMEOUT = 5.0
 @click.option(
     "--gateway",
     required=True,
-    metavar="sandbox|URL|MODULE:NAME",
+    metavar=gateways.METAVAR,
     help="sandbox: one of its own, with its log here; URL: a sandbox that runs; MODULE:NAME: your adapter.",
 )
 @click.option("--ttl", type=DURATION, help="The lease's time limit.  [default: the kind's]")
@@ -80,7 +73,7 @@ def settle_command(
     before = _look_first(app, merchant)
     options = Options(in_flight, batch, timeout.total_seconds(), grace.total_seconds())
     with (
-        _gateway(gateway) as adapter,
+        gateways.opened(gateway) as adapter,
         _stop_on_signals() as stopped,
         click.progressbar(
             length=before.refunds, label=f"settling {merchant}", file=sys.stderr, hidden=not sys.stderr.isatty()
@@ -175,65 +168,6 @@ def _look_first(app: App, merchant: str) -> Before:
         return Before(redis, sum(row.refunds for row in ledger.count_open(merchant)), dict(exponents))
 
 
-@contextmanager
-def _gateway(name: str) -> Iterator[Gateway]:
-    from ledger.sandbox import SandboxGateway, SandboxProcess
-
-    if name == "sandbox":
-        with SandboxProcess(SANDBOX_LOG) as process, SandboxGateway(process.url) as adapter:
-            output.say(f"sandbox gateway at {process.url}, its movements in {SANDBOX_LOG}")
-            yield adapter
-    elif name.startswith(("http://", "https://")):
-        with usable():
-            made = SandboxGateway(name)
-        with made as adapter:
-            # Or every refund would be claimed, and become unknown.
-            answer = adapter.find("is anybody there", CHECK_TIMEOUT)
-            if isinstance(answer, Unknown):
-                raise Unreachable(
-                    f"no sandbox gateway answers at {name}: {answer.reason}. Nothing was sent",
-                    "Start one with ledger gateway serve; it says where it listens",
-                )
-            yield adapter
-    else:
-        yield _load(name)
-
-
-def _load(name: str) -> Gateway:
-    """A user's adapter, MODULE:NAME; a class or function is called without arguments."""
-    module, _, attribute = name.partition(":")
-    if not (module and attribute):
-        raise BadInput(
-            f"--gateway {name!r} is neither sandbox, a URL, nor MODULE:NAME. Nothing was sent",
-            "ledger settle --help has examples",
-        )
-    sys.path.insert(0, "")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-        if isinstance(found, type) or (callable(found) and not hasattr(found, "refund")):
-            found = found()
-    except Exception as error:
-        raise BadInput(
-            f"--gateway {name!r} can't be loaded: {type(error).__name__}: {error}. Nothing was sent",
-            "NAME is an adapter, or something that makes one without arguments; modules are found from here as well",
-        ) from error
-    finally:
-        sys.path.remove("")
-    if not (callable(getattr(found, "refund", None)) and callable(getattr(found, "find", None))):
-        raise BadInput(
-            f"--gateway {name!r} has no methods refund and find. Nothing was sent",
-            "ledger.gateway.Gateway tells what they do",
-        )
-    if iscoroutinefunction(found.refund) or iscoroutinefunction(found.find):
-        raise BadInput(
-            f"--gateway {name!r} is an asyncio adapter. Nothing was sent",
-            "Give a blocking one, or call ledger.settle.settle_async from your own program",
-        )
-    return cast("Gateway", found)
-
-
 def _tell(app: App, report: Report, exponents: dict[str, int]) -> None:
     counts = report.counts
     left_open: dict[str, int] = {}
@@ -281,7 +215,7 @@ def _readable(facts: dict[str, Any], exponents: dict[str, int]) -> dict[str, Any
 
 def _exit_code(report: Report) -> int:
     if report.refusal is not None:
-        return REFUSED
+        return BUSY if isinstance(report.refusal, Paused) else REFUSED
     if report.lost is not None or report.left_open() > report.left_open("unknown"):
         return PARTLY
     return UNKNOWN if report.left_open("unknown") else 0
