@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from alembic import op
+from alembic import context, op
 from sqlalchemy import TextClause, text
 
 from ledger import schema
 
 
 def up(revision: str) -> None:
-    """Run a revision's file, and, where it is the newest, replace all guards and functions."""
-    for path in schema.step(revision):
+    """Run a revision's files, and, where it is the newest, replace all guards and functions."""
+    for path in schema.step(revision, context.config.attributes.get("part")):
         op.execute(statement(path))
 
 
@@ -26,4 +26,9 @@ def statement(path: Path) -> TextClause:
 
     Unescaped, `:name` in a function body would be read as a parameter: an error online, NULL offline.
     """
-    return text(path.read_text(encoding="utf-8").replace(":", r"\:"))
+    return escaped(path.read_text(encoding="utf-8"))
+
+
+def escaped(sql: str) -> TextClause:
+    """SQL as Alembic takes it, which adds the last semicolon by itself."""
+    return text(sql.rstrip().removesuffix(";").replace(":", r"\:"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ MIGRATIONS = HOME / "migrations"
 
 VERSION_TABLE = "schema_version"
 VERSION_SCHEMA = "ledger"
+
+PARTS = ("roles", "schema", "functions")
 
 
 class SchemaBehind(LedgerError):
@@ -43,14 +46,30 @@ def downgrade(dsn: str, revision: str, *, discard: bool = False) -> None:
     command.downgrade(_config(dsn=dsn, discard=discard), revision)
 
 
-def offline_sql(revisions: str = "head", *, down: bool = False) -> str:
-    """The SQL that an upgrade (or a downgrade, `FROM:TO`) would run, without a connection."""
+def offline_sql(revisions: str = "head", *, down: bool = False, part: str | None = None) -> str:
+    """The SQL that an upgrade (or a downgrade, `FROM:TO`) would run, without a connection, for one transaction.
+
+    `part` is one of PARTS: the roles, which belong to the cluster; all but them; or the functions, grants and guard
+    triggers alone, to mend a schema that is at head. Without it, everything.
+    """
+    if part == "roles":
+        return _texts(path for revision in _passed(revisions) for path in revision_files(revision) if _makes_roles(path))
+    if part == "functions":
+        return beginning(head()) + _texts(replaced_files())
+
     from alembic import command
 
     out = io.StringIO()
     run = command.downgrade if down else command.upgrade
-    run(_config(output=out), revisions, sql=True)
+    run(_config(output=out, part=part), revisions, sql=True)
     return out.getvalue()
+
+
+def beginning(revision: str | None) -> str:
+    """What a text begins with that is made for a schema at this revision."""
+    begin = (SQL / "schema" / "begin.sql").read_text(encoding="utf-8")
+    header, blank, rest = begin.partition("\n\n")
+    return f"{header}{blank}set local ledger.from_revision = '{revision or 'base'}';\n{rest}\n"
 
 
 def revisions() -> list[str]:
@@ -84,22 +103,42 @@ def check(connection: Any) -> None:
 
 
 def function_files() -> list[Path]:
-    """Guards, then functions, as they are replaced at the end of every upgrade to head."""
+    """Guards, then functions."""
     return sorted((SQL / "guards").glob("*.sql")) + sorted((SQL / "functions").glob("*.sql"))
 
 
-def step(revision: str) -> list[Path]:
-    """The files that a revision runs on the way up."""
-    files = [SQL / "schema" / f"{revision}.sql"]
-    if revision == head():
-        schema = SQL / "schema"
-        files += [
-            schema / "functions_begin.sql",
-            *function_files(),
-            schema / "grants.sql",
-            schema / "functions_end.sql",
-        ]
-    return files
+def replaced_files() -> list[Path]:
+    """What is replaced at the end of every upgrade to head: functions, grants, guard triggers."""
+    schema = SQL / "schema"
+    return [schema / "functions_begin.sql", *function_files(), schema / "grants.sql", schema / "functions_end.sql"]
+
+
+def revision_files(revision: str) -> list[Path]:
+    """A revision's own files, which share its number, in order: its roles, then the rest."""
+    number = revision.partition("_")[0]
+    return [path for path in sorted((SQL / "schema").glob(f"{number}_*.sql")) if path.suffixes == [".sql"]]
+
+
+def step(revision: str, part: str | None = None) -> list[Path]:
+    """The files that a revision runs on the way up; without those that make roles where `part` is `schema`."""
+    files = [path for path in revision_files(revision) if part != "schema" or not _makes_roles(path)]
+    return [*files, *replaced_files()] if revision == head() else files
+
+
+def _makes_roles(path: Path) -> bool:
+    return path.stem.endswith("_roles")
+
+
+def _passed(revisions_: str) -> list[str]:
+    """The revisions that are run on the way from the first to the second of FROM:TO."""
+    start, _, end = revisions_.rpartition(":")
+    names = ["base", *revisions()]
+    ends = [names.index(head() if name == "head" else name) for name in (start or "base", end)]
+    return names[ends[0] + 1 : ends[1] + 1]
+
+
+def _texts(paths: Iterable[Path]) -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
 
 
 def _config(**attributes: Any) -> Config:

@@ -9,7 +9,7 @@ from alembic import context
 from sqlalchemy import create_engine, pool, text
 
 from ledger import schema
-from ledger.revision import statement
+from ledger.revision import escaped, statement
 
 config = context.config
 
@@ -17,7 +17,7 @@ OPTIONS = {
     "version_table": schema.VERSION_TABLE,
     "version_table_schema": schema.VERSION_SCHEMA,
     "target_metadata": None,
-    # One transaction a revision, online and offline.
+    # One transaction a revision online; a text runs in one as a whole.
     "transaction_per_migration": True,
 }
 
@@ -42,11 +42,17 @@ def destination() -> str | None:
 def offline() -> None:
     # Without "named", every % in a function body would come out doubled.
     context.configure(
-        dialect_name="postgresql", dialect_opts={"paramstyle": "named"}, output_buffer=config.output_buffer, **OPTIONS
+        dialect_name="postgresql",
+        dialect_opts={"paramstyle": "named"},
+        output_buffer=config.output_buffer,
+        transactional_ddl=False,  # no BEGIN and COMMIT of its own: psql -1 has them
+        **OPTIONS,
     )
+    start = context.get_starting_revision_argument()
     going_down_to_base = destination() is None
     with context.begin_transaction():
-        if not going_down_to_base and not context.get_starting_revision_argument():
+        context.execute(escaped(schema.beginning(start)))
+        if not going_down_to_base and not start:
             context.execute(HOME_UP)
         context.run_migrations()
         if going_down_to_base:

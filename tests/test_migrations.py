@@ -106,11 +106,11 @@ def revision(dsn: str) -> str | None:
 
 @pytest.fixture
 def psql(running: dev.Servers) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run SQL as a DBA would, who stops at the first error."""
+    """Run SQL as a DBA would: in one transaction, which ends at the first error."""
 
     def run(dsn: str, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [running.pg_bin / "psql", dsn, "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1"],
+            [running.pg_bin / "psql", dsn, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-1", "-f", "-"],
             input=text, text=True, capture_output=True, check=False, cwd="/", env={**os.environ, **environment},
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Roles: points at sql/schema/0001_roles.sql."""
+"""Roles, and whose the schema is: points at sql/schema/0001_roles.sql and 0001_schema.sql."""
 
 from __future__ import annotations
 

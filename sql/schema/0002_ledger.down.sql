@@ -1,12 +1,14 @@
 -- Take the ledger away: functions, views, types and tables, with everything in them.
 --
--- Locks        ACCESS EXCLUSIVE on every table of the schema.
+-- Locks        ACCESS EXCLUSIVE on every table of the schema; milliseconds, once the calls under way have ended.
+-- Rewrites     nothing.
 -- Transaction  runs inside one.
 -- Reversible   no. Refuses while tables of other people are protected, and while there are refunds, unless
 --              ledger.discard is set to on: that setting says that the record of the money may go.
 -- Needs        membership in ledger_owner and ledger_fn.
 
-set local lock_timeout = '2s';
+set local search_path = pg_catalog, pg_temp;
+set local lock_timeout = '1s';
 set local statement_timeout = '60s';
 set local role ledger_owner;
 

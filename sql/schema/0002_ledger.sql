@@ -1,12 +1,13 @@
 -- 0002_ledger: the tables. Everything that happens to them happens in sql/functions.
 --
--- Locks        only objects that it creates.
+-- Locks        only objects that it creates, which nobody can see before it ends.
 -- Rewrites     nothing.
 -- Transaction  runs inside one.
 -- Reversible   yes, by 0002_ledger.down.sql, which refuses while there are refunds.
 -- Needs        membership in ledger_owner.
 
-set local lock_timeout = '2s';
+set local search_path = pg_catalog, pg_temp;
+set local lock_timeout = '1s';
 set local statement_timeout = '60s';
 set local role ledger_owner;
 

@@ -2,6 +2,16 @@
 --
 -- Run first by every upgrade; changes nothing when the schema is already ours. A schema of that name that
 -- somebody else made is refused and left as it is.
+--
+-- Locks        nothing that others wait for.
+-- Rewrites     nothing.
+-- Transaction  runs inside one.
+-- Reversible   yes, by home.down.sql.
+-- Needs        the right to create schemas in this database.
+
+set local search_path = pg_catalog, pg_temp;
+set local lock_timeout = '1s';
+set local statement_timeout = '60s';
 
 do $$
 begin
