@@ -291,6 +291,7 @@ class Settlement:
             if row.outcome not in Refused.by_code:
                 self._was_recorded(claim, row.state or row.outcome, row.outcome)
                 continue
+            self._tell(logging.INFO, "call_refused", claim, code=row.outcome, reason=row.reason)
             self._not_recorded(claim, result, row.outcome)
             self._stop_unless_of_one_row(
                 Refused.by_code[row.outcome](

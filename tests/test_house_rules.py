@@ -65,7 +65,7 @@ ARROWS = {
     },
     "commands": {
         "client", "settle", "settlement", "lease", "schema", "dev", "sandbox", "demo", "examples", "gateway", "errors",
-        "records",
+        "records", "observe", "logs", "metrics",
     },
     "__main__": {"commands"},
     "__init__": {"client", "lease", "fencing", "errors"},
@@ -90,8 +90,8 @@ PYTHON_TYPES = {
     "jsonb": "dict[str, typing.Any]",
 }
 
-# What root's servers do can be seen by root alone, and a real PgBouncer comes from the system.
-WHAT_A_MACHINE_MAY_LACK = {"os.geteuid() != 0", "'there is no pgbouncer here'"}
+# What root's servers do can be seen by root alone; a real PgBouncer and Prometheus' promtool come from the system.
+WHAT_A_MACHINE_MAY_LACK = {"os.geteuid() != 0", "'there is no pgbouncer here'", "'there is no promtool here'"}
 
 Rows = list[tuple[Any, ...]]
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "unknown": ("ledger.commands.by_hand", "Record by hand that the outcome isn't known."),
     "kind": ("ledger.commands.kind", "The kinds of jobs and their limits."),
     "lease": ("ledger.commands.lease", "Who holds what."),
+    "metrics": ("ledger.commands.metrics", "What to watch, as Prometheus text."),
     "db": ("ledger.commands.db", "The schema: upgrade, downgrade, current, sql."),
     "gateway": ("ledger.commands.gateway", "The sandbox gateway."),
     "dev": ("ledger.commands.dev", "Embedded servers, to try things out."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import re
 import socket
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ledger.logs import JsonLines, TextLines
+
 if TYPE_CHECKING:
     import psycopg
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 DSN_VARIABLES = ["LEDGER_DSN", "DATABASE_URL"]
 REDIS_VARIABLES = ["LEDGER_REDIS_URL", "REDIS_URL"]
 CONNECT_TIMEOUT = 10
+LEVELS = ["debug", "info", "warning", "error"]
+FORMATS = ["text", "json"]
 EPILOG = "The global options may stand here too: ledger --help lists them."
 
 
@@ -67,11 +72,24 @@ class App:
     dry_run: bool | None = None
     actor: str | None = None
     reason: str | None = None
+    log_level: str | None = None
+    log_format: str | None = None
+    log: logging.Handler | None = None
 
     @property
     def who(self) -> str:
         """The person who acts."""
         return self.actor or f"{_user()}@{socket.gethostname()}"
+
+    def speak(self) -> None:
+        """Log as the options ask."""
+        if self.log is None:
+            return
+        if self.log_level is not None:
+            logging.getLogger("ledger").setLevel(self.log_level.upper())
+        if self.log_format is not None:
+            tracebacks = self.log_level == "debug"
+            self.log.setFormatter(JsonLines() if self.log_format == "json" else TextLines(tracebacks=tracebacks))
 
     def connect(self) -> psycopg.Connection[Any]:
         """A connection in autocommit, which carries actor and reason into the journal.
@@ -215,6 +233,17 @@ def global_options(*, hidden: bool) -> list[click.Option]:
         ),
         "actor": (["--actor"], {"metavar": "NAME", "help": "Who is acting.  [LEDGER_ACTOR; user@host]"}),
         "reason": (["--reason"], {"metavar": "TEXT", "help": "Why; writes by hand need one."}),
+        "log_level": (
+            ["--log-level"],
+            {
+                "type": click.Choice(LEVELS),
+                "help": "Log to stderr from this level on.  [LEDGER_LOG_LEVEL; warning]",
+            },
+        ),
+        "log_format": (
+            ["--log-format"],
+            {"type": click.Choice(FORMATS), "help": "How to log.  [LEDGER_LOG_FORMAT; text, with -o json json]"},
+        ),
     }
     return [
         click.Option([*flags, name], hidden=hidden, expose_value=True, **settings)
@@ -233,6 +262,7 @@ def add_global_options(command: click.Command, *, hidden: bool = True) -> click.
         given = {field.name: kwargs.pop(field.name) for field in fields(App) if field.name in kwargs}
         app = ctx.obj if isinstance(ctx.obj, App) else App()
         ctx.obj = replace(app, **{name: value for name, value in given.items() if value is not None})
+        ctx.obj.speak()
         if ctx.obj.no_color or os.environ.get("NO_COLOR"):
             ctx.color = False
         return inner(*args, **kwargs)
@@ -250,7 +280,17 @@ def take_global_options(ctx: click.Context) -> None:
         dsn=app.dsn or _first(DSN_VARIABLES),
         redis=app.redis or _first(REDIS_VARIABLES),
         actor=app.actor or _first(["LEDGER_ACTOR"]),
+        log_level=app.log_level or _one_of(LEVELS, "LEDGER_LOG_LEVEL"),
+        log_format=app.log_format or _one_of(FORMATS, "LEDGER_LOG_FORMAT"),
     )
+    ctx.obj.speak()
+
+
+def _one_of(choices: list[str], variable: str) -> str | None:
+    given = _first([variable])
+    if given is None or given in choices:
+        return given
+    raise BadInput(f"{variable} is {given!r}. Nothing was changed", f"Give one of {', '.join(choices)}")
 
 
 def _first(variables: list[str]) -> str | None:

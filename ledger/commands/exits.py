@@ -17,7 +17,8 @@ from typing import Any
 
 import click
 
-from ledger.commands.app import Problem, no_redis
+from ledger.commands.app import App, Problem, no_redis
+from ledger.logs import JsonLines, TextLines
 
 UNEXPECTED, USAGE, REFUSED, UNREACHABLE, NOT_FOUND, BUSY = 1, 2, 3, 4, 5, 6
 UNKNOWN, PARTLY, SCHEMA, PROBLEMS = 7, 8, 9, 10
@@ -26,9 +27,6 @@ INTERRUPTED, NO_READER, TERMINATED = 130, 141, 143
 JSON = re.compile(r"\0(?:-[yn]*o\0?|--output[=\0])json\0")
 NO_SCHEMA = "Run ledger db upgrade, or give your DBA the output of ledger db sql"
 OURS = "This should not happen. LEDGER_TRACEBACK=1 shows where it did"
-
-# The names of a record's own fields; whatever else it has was given as `extra`.
-_KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class Terminated(BaseException):
@@ -60,24 +58,21 @@ class Voice:
             click.echo(f"  next: {hint}", err=True)
         return code
 
-    def warn(self, text: str, facts: dict[str, Any]) -> None:
-        """Say what the library logs."""
-        if self.json:
-            click.echo(json.dumps({"warning": text, **facts}, default=str), err=True)
-            return
-        note = f": {facts['note']}" if "note" in facts else ""
-        shown = note + "".join(f" {name}={value}" for name, value in facts.items() if name != "note")
-        click.echo(click.style("warning: ", fg="yellow") + text + shown, err=True, color=self.color)
 
+class _Log(logging.Handler):
+    """Says what the library logs: warnings, unless the options ask for more, as text or JSON like the errors."""
 
-class _Warnings(logging.Handler):
     def __init__(self, voice: Voice) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__()
         self._voice = voice
+        self.setFormatter(JsonLines() if voice.json else TextLines())
 
     def emit(self, record: logging.LogRecord) -> None:
-        facts = {name: value for name, value in vars(record).items() if name not in _KNOWN}
-        self._voice.warn(record.getMessage(), facts)
+        line = self.format(record)
+        if isinstance(self.formatter, TextLines):
+            level, colon, rest = line.partition(":")
+            line = click.style(level + colon, fg="yellow" if record.levelno == logging.WARNING else None) + rest
+        click.echo(line, err=True, color=self._voice.color)
 
 
 def run(group: click.Command, arguments: list[str] | None = None) -> int:
@@ -86,8 +81,8 @@ def run(group: click.Command, arguments: list[str] | None = None) -> int:
     voice = Voice.of(typed)
     streams = sys.stdout, sys.stderr
     try:
-        with _sigterm_raises(), _warnings_said(voice):
-            result = group.main(typed, prog_name="ledger", standalone_mode=False)
+        with _sigterm_raises(), _log_said(voice) as log:
+            result = group.main(typed, prog_name="ledger", standalone_mode=False, obj=App(log=log))
             sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except SystemExit:
@@ -150,13 +145,16 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _warnings_said(voice: Voice) -> Iterator[None]:
-    handler, log = _Warnings(voice), logging.getLogger("ledger")
+def _log_said(voice: Voice) -> Iterator[logging.Handler]:
+    handler, log = _Log(voice), logging.getLogger("ledger")
+    before = log.level
+    log.setLevel(logging.WARNING)
     log.addHandler(handler)
     try:
-        yield
+        yield handler
     finally:
         log.removeHandler(handler)
+        log.setLevel(before)
 
 
 def exit_code(error: BaseException) -> int:

@@ -699,7 +699,11 @@ recent_refusal as (
     where r.at > statement_timestamp() - interval '5 minutes'
 ),
 recent_event as (
-    select e.event, coalesce(e.kind, '') as kind, e.resource
+    select
+        -- What failover = lift does is done alone, at night, and worth an alarm; what a person does is not.
+        case when e.event = 'recovered' and e.actor = 'ledger' then 'recovered_by_itself' else e.event end as event,
+        coalesce(e.kind, '') as kind,
+        e.resource
     from ledger.event as e
     where e.at > statement_timestamp() - interval '5 minutes'
 )

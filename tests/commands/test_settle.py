@@ -420,4 +420,4 @@ def test_a_redis_that_is_away_at_the_release_is_only_a_warning(
         )
 
     assert (said.code, said.json["sent"]) == (0, 1)
-    assert "not given back, it will run out" in json.loads(said.err)["warning"]
+    assert json.loads(said.err)["event"] == "lease_not_given_back"
