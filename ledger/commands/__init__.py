@@ -23,8 +23,22 @@ COMMANDS = {
     "fail": ("ledger.commands.by_hand", "Record by hand that the gateway refused for good."),
     "release": ("ledger.commands.by_hand", "Give back by hand what was certainly not sent."),
     "unknown": ("ledger.commands.by_hand", "Record by hand that the outcome isn't known."),
+    "run": ("ledger.commands.run", "Any program under a lease."),
+    "mode": ("ledger.commands.mode", "How protected tables are checked: off, shadow, enforce."),
+    "refusals": ("ledger.commands.refusals", "What was refused, to whom."),
+    "stuck": ("ledger.commands.stuck", "What needs a person, oldest first."),
+    "why": ("ledger.commands.why", "A refund's whole story, as a table or a page."),
+    "pause": ("ledger.commands.pause", "Stop a kind or a resource from beginning anything."),
+    "resume": ("ledger.commands.pause", "Let it go on."),
+    "resolve": ("ledger.commands.resolve", "Record what became of refunds in review, with evidence."),
+    "requeue": ("ledger.commands.resolve", "Put refunds in review back to work."),
+    "cancel": ("ledger.commands.resolve", "Cancel refunds that were certainly never sent."),
+    "review": ("ledger.commands.resolve", "Take refunds out of the work until a person has looked."),
+    "return": ("ledger.commands.resolve", "Record that sent refunds came back."),
+    "recover": ("ledger.commands.recover", "Go on after a promotion or a restore."),
+    "export": ("ledger.commands.export", "Entries and balances by day, for whoever reconciles."),
     "kind": ("ledger.commands.kind", "The kinds of jobs and their limits."),
-    "lease": ("ledger.commands.lease", "Who holds what."),
+    "lease": ("ledger.commands.lease", "Who holds what: list, show, break."),
     "metrics": ("ledger.commands.metrics", "What to watch, as Prometheus text."),
     "db": ("ledger.commands.db", "The schema: upgrade, downgrade, current, sql."),
     "gateway": ("ledger.commands.gateway", "The sandbox gateway."),
@@ -40,7 +54,7 @@ Exit codes:
     3  refused by the fence
     4  Postgres, Redis or the gateway can't be reached
     5  not found
-    6  busy: a lease, a lock or the gate is held
+    6  busy: a lease, a lock or the gate is held; paused
     7  a gateway outcome is unknown
     8  partly done, open rows remain
     9  the schema is missing or behind

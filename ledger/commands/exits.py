@@ -43,8 +43,10 @@ class Voice:
     @classmethod
     def of(cls, arguments: Sequence[str]) -> Voice:
         """The voice that these arguments ask for."""
-        plain = bool(os.environ.get("NO_COLOR")) or "--no-color" in arguments
-        return cls(JSON.search("\0".join(["", *arguments, ""])) is not None, False if plain else None)
+        # What stands behind -- is another program's.
+        ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        plain = bool(os.environ.get("NO_COLOR")) or "--no-color" in ours
+        return cls(JSON.search("\0".join(["", *ours, ""])) is not None, False if plain else None)
 
     def error(self, error: BaseException, code: int) -> int:
         """Say an error. Returns its exit code."""
