@@ -32,9 +32,7 @@ declare
     wanted ledger.kind_limits;
 begin
     perform ledger.check_person(call, who, why);
-    if coalesce(kind !~ '^[^[:cntrl:]:{}]{1,100}$', true) then
-        perform ledger.refuse_argument(call, 'a kind is printable, without colon or braces, at most 100 characters');
-    end if;
+    perform ledger.check_kind(call, kind);
     if lock not in ('redis', 'advisory') then
         perform ledger.refuse_argument(call, 'lock is redis or advisory');
     end if;

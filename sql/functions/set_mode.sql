@@ -37,7 +37,7 @@ begin
     if kind = 'settle' then
         perform ledger.refuse_argument(call, 'refund functions always enforce; modes are for protected tables');
     end if;
-    perform ledger.check_resource(call, kind || ':x');
+    perform ledger.check_kind(call, kind);
     if coalesce(quiet_for < '0', true) then
         perform ledger.refuse_argument(call, 'quiet_for is zero or more');
     end if;

@@ -30,7 +30,7 @@ begin
     if resource is not null then
         perform ledger.check_resource(call, resource);
     else
-        perform ledger.check_resource(call, kind || ':x');
+        perform ledger.check_kind(call, kind);
         problem := ledger.column_problem(relation, column_name);
         if problem is not null then
             perform ledger.refuse_argument(call, problem);

@@ -68,10 +68,14 @@ def test_a_trigger_of_another_table_is_no_way_in(owner: Connection, admin: Conne
     [
         "create view seen as select * from charge",
         "create view seen as select * from charge where org_id = 'org_1' with check option",
-        "create view seen as select * from charge; "
-        "create rule r as on update to seen do instead update charge set amount = new.amount where id = new.id",
-        "create table seen (id integer, org_id text, amount integer); insert into seen select * from charge; "
-        "create rule r as on update to seen do also update charge set amount = new.amount where id = new.id",
+        """
+        create view seen as select * from charge;
+        create rule r as on update to seen do instead update charge set amount = new.amount where id = new.id
+        """,
+        """
+        create table seen (id integer, org_id text, amount integer); insert into seen select * from charge;
+        create rule r as on update to seen do also update charge set amount = new.amount where id = new.id
+        """,
     ],
 )
 @pytest.mark.usefixtures("charge")

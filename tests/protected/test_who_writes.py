@@ -39,13 +39,19 @@ def test_a_superuser_writes_under_a_token_like_anybody(admin: Connection, ledger
         "alter table charge enable trigger zz_ledger_row",
         "drop trigger zz_ledger_truncate on charge",
         "alter trigger zz_ledger_insert on charge rename to aa",
-        "create or replace trigger zz_ledger_update after update on charge "
-        "referencing old table as old_rows new table as new_rows "
-        "for each statement when (false) execute function ledger.check_write('column', 'charges', 'org_id')",
-        "create or replace trigger zz_ledger_update after update of amount on charge "
-        "for each statement execute function ledger.check_write('column', 'charges', 'org_id')",
-        "create or replace trigger zz_ledger_delete after delete on charge referencing old table as old_rows "
-        "for each statement execute function ledger.check_write('column', 'others', 'org_id')",
+        """
+        create or replace trigger zz_ledger_update after update on charge
+        referencing old table as old_rows new table as new_rows
+        for each statement when (false) execute function ledger.check_write('column', 'charges', 'org_id')
+        """,
+        """
+        create or replace trigger zz_ledger_update after update of amount on charge
+        for each statement execute function ledger.check_write('column', 'charges', 'org_id')
+        """,
+        """
+        create or replace trigger zz_ledger_delete after delete on charge referencing old table as old_rows
+        for each statement execute function ledger.check_write('column', 'others', 'org_id')
+        """,
     ],
 )
 def test_what_the_owner_does_to_the_triggers_is_found_and_mended(
