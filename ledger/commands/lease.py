@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import click
 
 from ledger.client import Ledger
 from ledger.commands import output
+from ledger.commands.advice import FEW, advice
 from ledger.commands.app import App, BadInput, NotFound, command, group, pass_app, usable
+from ledger.commands.durations import DURATION, readable
 
 
 @group("lease")
@@ -47,6 +50,41 @@ def show(app: App, resource: str) -> None:
     if facts.get("ttl_left") is not None:
         human["ends"] = f"in {facts['ttl_left']:.1f}s, unless renewed"
     output.one(app, facts, human=human)
+
+
+@command(lease_command, "advise")
+@click.argument("kind")
+@click.option("--since", type=DURATION, default="30d", show_default=True, help="Leases given back not longer ago.")
+@pass_app
+def advise(app: App, kind: str, since: timedelta) -> None:
+    """What TTL the leases of KIND speak for: twice the 99th percentile of how long they were held.
+
+    A lease renews itself at a third of its TTL. A renewal is late when it came a whole interval after it was due: often
+    late means that the TTL is too short for the pauses of those machines.
+
+    \b
+    Example:
+      ledger lease advise payouts
+    \b
+    Exit codes:
+      0 done       4 Postgres can't be reached       5 no such lease on record       9 schema missing or behind
+    """
+    with app.connect() as connection:
+        limits = app.ledger(connection).get_kind(kind)
+        found = advice(connection, limits, since)
+    if found is None:
+        raise NotFound(
+            f"no lease of kind {kind} was given back in the last {readable(since)}",
+            "A lease leaves how long it was held when it is given back. Run the job a few times, then ask again",
+        )
+    output.one(app, found)
+    if found["holds"] < FEW:
+        output.say(f"only {found['holds']} are on record: a first guess")
+    if found["advised_ttl"] == limits.lease_ttl:
+        output.say("its TTL is that already")
+    else:
+        seconds = found["advised_ttl"].total_seconds()
+        output.say(f"next: ledger kind set {kind} --lease-ttl {seconds:g}s --reason 'ledger lease advise'")
 
 
 def _in_redis(app: App, resource: str) -> dict[str, Any]:
