@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Generic, LiteralString, TypeVar, cast
 
 from psycopg.rows import RowFactory, class_row, scalar_row
 from psycopg.types.json import Jsonb
 
-from ledger.records import Added, Attempt, Claim, Finding, Kind, Move, OpenCount, Pause, RowOutcome
+from ledger.records import Added, Archived, Attempt, Claim, Finding, Kind, Move, OpenCount, Pause, RowOutcome
 
 T = TypeVar("T")
 
@@ -23,6 +23,7 @@ TYPES = {
     "after_refund_id": "text",
     "amount_minor": "bigint",
     "amounts_minor": "bigint[]",
+    "before": "timestamp with time zone",
     "code": "text",
     "column_name": "text",
     "currencies": "text[]",
@@ -624,6 +625,42 @@ def set_mode(
 def set_failover(failover: str, actor: str | None = None, reason: str | None = None) -> Call[None]:
     """What happens on a new timeline: `hold` or `lift`. Raises BadArgument."""
     return _scalar("set_failover", failover=failover, actor=actor, reason=reason)
+
+
+def archive_refunds(
+    merchant_id: str,
+    before: datetime,
+    max_rows: int,
+    after_refund_id: str = "",
+    actor: str | None = None,
+    reason: str | None = None,
+) -> Call[Archived]:
+    """Move finished refunds that last changed before a time into the archive; go on after `last_refund_id`.
+
+    Raises BadArgument.
+    """
+    return _rows(
+        "archive_refunds",
+        Archived,
+        merchant_id=merchant_id,
+        before=before,
+        max_rows=max_rows,
+        after_refund_id=after_refund_id,
+        actor=actor,
+        reason=reason,
+    )
+
+
+def prune_refusals(
+    before: datetime, max_rows: int, actor: str | None = None, reason: str | None = None
+) -> Call[int]:
+    """Forget refusals recorded before a time; returns how many. Raises BadArgument."""
+    return _scalar("prune_refusals", before=before, max_rows=max_rows, actor=actor, reason=reason)
+
+
+def prune_draws(before: datetime, max_rows: int, actor: str | None = None, reason: str | None = None) -> Call[int]:
+    """Forget numbers drawn before a time and never activated; returns how many. Raises BadArgument."""
+    return _scalar("prune_draws", before=before, max_rows=max_rows, actor=actor, reason=reason)
 
 
 def count_open(merchant_id: str, token: int | None = None) -> Call[OpenCount]:

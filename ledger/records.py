@@ -120,6 +120,15 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Archived:
+    """What one call moved into the archive, and the id after which the next one goes on; None when nothing is left."""
+
+    refunds: int
+    entries: int
+    last_refund_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class OpenCount:
     """How many of a merchant's refunds are open in one state, and whether the token could claim them."""
 

@@ -28,7 +28,7 @@ UNDRAWN = 9 * 10**18
 
 TABLES = (
     "refund", "journal", "fence", "draw", "kind", "event", "refusal", "server", "currency", "transition",
-    "pause", "protected_table", "exemption", "work",
+    "pause", "protected_table", "exemption", "work", "archived_refund", "archived_journal", "carried_balance",
 )  # fmt: skip
 
 

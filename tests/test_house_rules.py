@@ -79,6 +79,7 @@ RECORDS = {
     "finding": records.Finding,
     "kind_limits": records.Kind,
     "attempt": records.Attempt,
+    "archived": records.Archived,
 }
 PYTHON_TYPES = {
     "text": "str",

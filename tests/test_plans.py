@@ -192,7 +192,7 @@ def test_who_forbids_plans_forbids_compiling_too(admin: Connection) -> None:
         "select proname, proconfig from pg_proc where pronamespace = 'ledger'::regnamespace "
         "and 'enable_seqscan=off' = any(proconfig)"
     ).fetchall()
-    assert {name for name, _ in configured} == {"add_refunds", "claim_refunds", "confirm_refunds"}
+    assert {name for name, _ in configured} == {"add_refunds", "claim_refunds", "confirm_refunds", "archive_refunds"}
     assert all("jit=off" in settings for _, settings in configured)
 
 

@@ -1,7 +1,8 @@
 -- Record a refund that is to be sent. The same again is a no-op that says so.
 --
 -- Looks first and inserts only when the refund is missing: an insert would wait for a transaction that is moving
--- the row. Whoever moves refunds here from another system brings the key under which they were sent.
+-- the row. Whoever moves refunds here from another system brings the key under which they were sent. What was archived
+-- is recorded still.
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument            an id, the key, the reference or the gateway is null, empty, too long or malformed
@@ -39,11 +40,18 @@ begin
     where r.merchant_id = add_refund.merchant_id and r.refund_id = add_refund.refund_id;
 
     if not found then
+        select a.* into refund
+        from ledger.archived_refund as a
+        where a.merchant_id = add_refund.merchant_id and a.refund_id = add_refund.refund_id;
+    end if;
+
+    if not found then
         at := clock_timestamp();
         insert into ledger.refund (
             merchant_id, refund_id, amount_minor, currency, payment_ref, gateway, idempotency_key, added_at, changed_at
         )
-        values (merchant_id, refund_id, amount_minor, currency, payment_ref, gateway, key, at, at)
+        select merchant_id, refund_id, amount_minor, currency, payment_ref, gateway, key, at, at
+        where not exists (select from ledger.archived_refund as a where a.idempotency_key = key)
         on conflict do nothing;
         was_added := found;
 

@@ -1,7 +1,7 @@
 -- Record many refunds of one merchant, 1,000 at most; one row comes back for each, in the order given.
 --
 -- A row whose id or key exists with other content gets the outcome LG301 and changes nothing; the others are
--- added. An optional array that is null stands for nulls.
+-- added. An optional array that is null stands for nulls. What was archived is recorded still.
 --
 -- Each row is looked up by its key on its own: whatever the planner thinks of the merchant, the time grows with the
 -- batch alone.
@@ -86,7 +86,17 @@ begin
             where r.merchant_id = add_refunds.merchant_id and r.refund_id = g.refund_id
             offset 0
         ) as k on true
-        where k.is_known is null
+        left join lateral (
+            select true as is_archived
+            from ledger.archived_refund as a
+            where a.merchant_id = add_refunds.merchant_id and a.refund_id = g.refund_id
+            union all
+            select true
+            from ledger.archived_refund as a
+            where a.idempotency_key = g.key
+            limit 1
+        ) as h on true
+        where k.is_known is null and h.is_archived is null
         order by g.refund_id
         on conflict do nothing
         returning refund.refund_id, refund.amount_minor, refund.currency, refund.payment_ref, refund.gateway,
@@ -136,7 +146,11 @@ begin
         select r as refund
         from ledger.refund as r
         where r.merchant_id = add_refunds.merchant_id and r.refund_id = g.refund_id
-        offset 0
+        union all
+        select row(a.*)::ledger.refund
+        from ledger.archived_refund as a
+        where a.merchant_id = add_refunds.merchant_id and a.refund_id = g.refund_id
+        limit 1
     ) as k on true;
 
     perform ledger.record_row_refusals(call, outcomes);

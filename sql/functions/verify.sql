@@ -9,6 +9,7 @@
 -- fence_is_ahead          a refund carries a newer token than its fence, or a fence than the sequence
 -- balance_is_conserved    a merchant's balances don't match its refunds
 -- gateway_ref_is_single   one gateway reference on two refunds
+-- archive_is_whole        an archived refund isn't what its archived journal ends in, or is still outside as well
 -- trigger_is_on           a guard trigger is missing, disabled or not ENABLE ALWAYS
 -- table_is_protected      a protected table isn't protected as its entry says
 --
@@ -129,7 +130,7 @@ begin
             where a.balance_minor <> 0
             union all
             select 'refund', r.merchant_id, r.currency, v.account, v.minor
-            from ledger.refund as r
+            from (select r.* from ledger.refund as r union all select a.* from ledger.archived_refund as a) as r
             cross join lateral (
                 values
                     (case when r.state in ('failed', 'cancelled', 'returned') then null else 'merchant_available' end,
@@ -149,21 +150,41 @@ begin
     select 'gateway_ref_is_single', min(r.merchant_id), null::text, null::text,
         format('gateway reference %s is on %s refunds', r.gateway_ref, count(*)),
         jsonb_build_object('gateway_ref', r.gateway_ref, 'refunds', jsonb_agg(r.merchant_id || '/' || r.refund_id))
-    from ledger.refund as r
+    from (select r.* from ledger.refund as r union all select a.* from ledger.archived_refund as a) as r
     where r.gateway_ref is not null and (verify.merchant_id is null or r.merchant_id = verify.merchant_id)
     group by r.gateway, r.gateway_ref
     having count(*) > 1;
 
     return query
+    select 'archive_is_whole', a.merchant_id, a.refund_id, null::text,
+        format(
+            'archived as %s after %s entries, its archived journal has %s and ends in %s',
+            a.state, a.journal_number, count(j.number), max(j.to_state) filter (where j.number = a.journal_number)
+        ),
+        jsonb_build_object('is_still_outside', r.refund_id is not null)
+    from ledger.archived_refund as a
+    left join ledger.archived_journal as j on j.merchant_id = a.merchant_id and j.refund_id = a.refund_id
+    left join ledger.refund as r on r.merchant_id = a.merchant_id and r.refund_id = a.refund_id
+    where verify.merchant_id is null or a.merchant_id = verify.merchant_id
+    group by a.merchant_id, a.refund_id, a.state, a.journal_number, r.refund_id
+    having count(j.number) <> a.journal_number
+        or max(j.to_state) filter (where j.number = a.journal_number) is distinct from a.state
+        or r.refund_id is not null;
+
+    return query
     select 'trigger_is_on', null::text, null::text, 'ledger.' || c.name,
         coalesce('its guard is enabled as ' || t.tgenabled::text || ', not A (always)', 'its guard is missing'),
-        jsonb_build_object('table', c.name, 'enabled', t.tgenabled)
-    from unnest(array[
-        'refund', 'journal', 'fence', 'draw', 'kind', 'event', 'refusal', 'server', 'currency', 'transition',
-        'protected_table', 'exemption', 'pause', 'work'
-    ]) as c (name)
-    left join pg_trigger as t
-        on t.tgrelid = to_regclass('ledger.' || c.name) and t.tgname = c.name || '_is_guarded'
+        jsonb_build_object('table', c.name, 'trigger', c.name || c.suffix, 'enabled', t.tgenabled)
+    from (
+        select g.name, '_is_guarded' as suffix
+        from unnest(array[
+            'refund', 'journal', 'fence', 'draw', 'kind', 'event', 'refusal', 'server', 'currency', 'transition',
+            'protected_table', 'exemption', 'pause', 'work', 'archived_refund', 'archived_journal', 'carried_balance'
+        ]) as g (name)
+        union all
+        select g.name, '_is_archived' from unnest(array['refund', 'journal']) as g (name)
+    ) as c
+    left join pg_trigger as t on t.tgrelid = to_regclass('ledger.' || c.name) and t.tgname = c.name || c.suffix
     where t.tgenabled is distinct from 'A';
 
     return query

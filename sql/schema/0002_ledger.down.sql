@@ -16,7 +16,9 @@ do $$
 declare
     dropped record;
 begin
-    if coalesce(current_setting('ledger.discard', true), '') <> 'on' and exists (select from ledger.refund) then
+    if coalesce(current_setting('ledger.discard', true), '') <> 'on'
+        and (exists (select from ledger.refund) or exists (select from ledger.archived_refund))
+    then
         raise exception 'the ledger holds refunds; nothing was changed'
             using hint = 'Dump the schema first. Then set ledger.discard to on for this session, and try again.';
     end if;
@@ -59,8 +61,9 @@ set local role ledger_owner;
 drop view ledger.history, ledger.balance, ledger.refund_from_journal, ledger.metrics;
 drop type
     ledger.gate_pass, ledger.claim, ledger.move, ledger.row_outcome, ledger.added, ledger.open_count, ledger.finding,
-    ledger.kind_limits, ledger.attempt;
+    ledger.kind_limits, ledger.attempt, ledger.archived;
 drop table
+    ledger.archived_refund, ledger.archived_journal, ledger.carried_balance,
     ledger.work, ledger.pause, ledger.exemption, ledger.protected_table, ledger.refusal, ledger.event, ledger.journal,
     ledger.refund, ledger.draw, ledger.fence, ledger.kind, ledger.server, ledger.transition, ledger.currency;
 drop domain ledger.state, ledger.amount;

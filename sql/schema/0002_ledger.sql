@@ -296,6 +296,40 @@ comment on column ledger.journal.reason is 'Why.';
 comment on column ledger.journal.evidence is 'What it rests on.';
 
 
+-- Finished refunds that were moved out of the way, each with its whole journal. Never changed and never removed: what
+-- is in here can't be added again. The columns are those of refund and journal, in their order.
+create table ledger.archived_refund (
+    like ledger.refund including comments,
+    constraint archived_refund_pkey primary key (merchant_id, refund_id),
+    constraint archived_key_is_used_once unique (idempotency_key)
+);
+
+comment on table ledger.archived_refund is
+    'Finished refunds that archive_refunds moved here, as they were. Their ids and keys can''t be used again.';
+
+create table ledger.archived_journal (
+    like ledger.journal including comments,
+    constraint archived_journal_pkey primary key (merchant_id, refund_id, number)
+);
+
+comment on table ledger.archived_journal is 'The journal of the archived refunds, whole, as it was.';
+
+create table ledger.carried_balance (
+    merchant_id text collate "C" not null,
+    currency text not null,
+    account text not null,
+    balance_minor bigint not null,
+    constraint carried_balance_pkey primary key (merchant_id, currency, account)
+) with (fillfactor = 70);
+
+comment on table ledger.carried_balance is
+    'What the archived entries sum to, so that balances don''t depend on what was archived.';
+comment on column ledger.carried_balance.merchant_id is 'Whose.';
+comment on column ledger.carried_balance.currency is 'ISO 4217.';
+comment on column ledger.carried_balance.account is 'The account, as in the journal.';
+comment on column ledger.carried_balance.balance_minor is 'The sum, in the currency''s minor unit.';
+
+
 create table ledger.event (
     event_id bigint generated always as identity primary key,
     at timestamptz not null default clock_timestamp(),
@@ -313,7 +347,7 @@ create table ledger.event (
     constraint event_is_known check (event in (
         'activated', 'session_ended', 'kind_set', 'mode_set', 'recovered',
         'protected', 'unprotected', 'exempted', 'paused', 'resumed', 'lease_broken', 'held', 'failover_set',
-        'reviewed', 'requeued'
+        'reviewed', 'requeued', 'archived', 'pruned'
     ))
 );
 
@@ -604,6 +638,14 @@ create type ledger.kind_limits as (
 comment on type ledger.kind_limits is
     'A kind and its limits; known is false where these are the defaults that its first activation will write.';
 
+create type ledger.archived as (
+    refunds integer,
+    entries integer,
+    last_refund_id text
+);
+comment on type ledger.archived is
+    'What a call of archive_refunds moved, and after which id the next one goes on; null when nothing is left.';
+
 
 create view ledger.history as
 select
@@ -626,11 +668,11 @@ select
     j.actor,
     j.reason,
     j.evidence
-from ledger.journal as j
+from (select * from ledger.journal union all select * from ledger.archived_journal) as j
 left join ledger.event as e
     on e.resource = 'settle:' || j.merchant_id and e.token = j.token and e.event = 'activated';
 
-comment on view ledger.history is 'The journal, with the holder behind each token.';
+comment on view ledger.history is 'The journal, with the holder behind each token; of archived refunds too.';
 
 create view ledger.balance as
 select merchant_id, currency, account, sum(minor)::bigint as balance_minor
@@ -638,11 +680,14 @@ from (
     select merchant_id, currency, debit as account, -amount_minor as minor from ledger.journal where debit is not null
     union all
     select merchant_id, currency, credit, amount_minor from ledger.journal where credit is not null
+    union all
+    select merchant_id, currency, account, balance_minor from ledger.carried_balance
 ) as entry
 group by merchant_id, currency, account;
 
 comment on view ledger.balance is
-    'What the entries sum to. merchant_available: what refunds took; refund_reserved: open; gateway_clearing: sent.';
+    'What the entries sum to, archived ones too. merchant_available: what refunds took; refund_reserved: open; '
+    'gateway_clearing: sent.';
 
 
 create view ledger.refund_from_journal as
@@ -835,9 +880,12 @@ grant usage on schema ledger to ledger_fn, ledger_worker, ledger_operator, ledge
 
 grant select on all tables in schema ledger to ledger_fn, ledger_worker, ledger_operator, ledger_reader;
 grant insert, update, delete on ledger.fence, ledger.draw to ledger_fn;
-grant insert, update on ledger.refund, ledger.kind, ledger.server, ledger.work to ledger_fn;
+grant insert, update on ledger.refund, ledger.kind, ledger.server, ledger.work, ledger.carried_balance to ledger_fn;
 grant insert, update, delete on ledger.protected_table, ledger.pause to ledger_fn;
 grant insert on ledger.journal, ledger.event, ledger.refusal, ledger.exemption to ledger_fn;
+grant insert on ledger.archived_refund, ledger.archived_journal to ledger_fn;
+-- What isn't in the archive can't be deleted: guard_archive.
+grant delete on ledger.refund, ledger.journal, ledger.refusal to ledger_fn;
 grant usage, select, update on ledger.token_seq to ledger_fn;
 grant usage, select on ledger.refusal_seq to ledger_fn;
 

@@ -10,7 +10,7 @@ declare
 begin
     foreach name in array array[
         'refund', 'journal', 'fence', 'draw', 'kind', 'event', 'refusal', 'server', 'currency', 'transition',
-        'protected_table', 'exemption', 'pause', 'work'
+        'protected_table', 'exemption', 'pause', 'work', 'archived_refund', 'archived_journal', 'carried_balance'
     ]
     loop
         if not exists (
@@ -26,6 +26,24 @@ begin
                 name || '_is_guarded', name
             );
             execute format('alter table ledger.%I enable always trigger %I', name, name || '_is_guarded');
+        end if;
+    end loop;
+
+    foreach name in array array['refund', 'journal']
+    loop
+        if not exists (
+            select
+            from pg_trigger as t
+            where t.tgrelid = format('ledger.%I', name)::regclass
+                and t.tgname = name || '_is_archived'
+                and t.tgenabled = 'A'
+        ) then
+            execute format(
+                'create or replace trigger %1$I after delete on ledger.%2$I '
+                'referencing old table as old_rows for each statement execute function ledger.guard_archive()',
+                name || '_is_archived', name
+            );
+            execute format('alter table ledger.%I enable always trigger %I', name, name || '_is_archived');
         end if;
     end loop;
 end;

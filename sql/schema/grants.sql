@@ -54,6 +54,9 @@ grant execute on function
     ledger.pause(text, text, text),
     ledger.resume(text, text, text),
     ledger.set_failover(text, text, text),
+    ledger.archive_refunds(text, timestamptz, integer, text, text, text),
+    ledger.prune_refusals(timestamptz, integer, text, text),
+    ledger.prune_draws(timestamptz, integer, text, text),
     ledger.recover_failover(boolean, text, text)
 to ledger_operator;
 
@@ -70,5 +73,6 @@ to ledger_reader;
 -- The owner's own stray writes must reach the guard that refuses them.
 grant execute on function
     ledger.guard_write(),
+    ledger.guard_archive(),
     ledger.refuse_unfenced_write(jsonb)
 to ledger_owner;

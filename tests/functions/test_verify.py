@@ -41,10 +41,12 @@ def damage(admin: Connection) -> Damage:
         with admin.transaction():
             tables = ("refund", "journal", "fence")
             for table in tables:
-                admin.execute(f"alter table ledger.{table} disable trigger {table}_is_guarded".encode())
+                admin.execute(f"alter table ledger.{table} disable trigger user".encode())
             assert admin.execute(statement, arguments).rowcount > 0
             for table in tables:
                 admin.execute(f"alter table ledger.{table} enable always trigger {table}_is_guarded".encode())
+            for table in ("refund", "journal"):
+                admin.execute(f"alter table ledger.{table} enable always trigger {table}_is_archived".encode())
 
     return write
 
@@ -287,7 +289,7 @@ def test_a_disabled_guard_is_found(table: str, ledger: Ledger, admin: Connection
     (finding,) = ledger.verify()
     assert (finding.check, finding.resource, finding.finding, finding.detail) == (
         "trigger_is_on", f"ledger.{table}", "its guard is enabled as D, not A (always)",
-        {"table": table, "enabled": "D"},
+        {"table": table, "trigger": f"{table}_is_guarded", "enabled": "D"},
     )  # fmt: skip
 
 
