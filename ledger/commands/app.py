@@ -172,6 +172,15 @@ class _Second:
 
 
 @contextmanager
+def rolled_back(app: App, connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """The block as one transaction, which a dry run takes back at its end, and says so."""
+    with connection.transaction(force_rollback=bool(app.dry_run)):
+        yield
+    if app.dry_run:
+        click.echo("dry run: rolled back, nothing was changed", err=True)
+
+
+@contextmanager
 def usable() -> Iterator[None]:
     """The block's ValueError says why something that was given can't be used."""
     try:

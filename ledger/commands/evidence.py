@@ -75,10 +75,11 @@ class Check:
 
 
 @contextmanager
-def checking(name: str | None) -> Iterator[Check]:
-    """What to compare with; without a gateway it is said that nothing is."""
-    if name is None:
-        output.say("not checked: no gateway was named (--gateway or LEDGER_GATEWAY)")
+def checking(name: str | None, *, wanted: bool = True) -> Iterator[Check]:
+    """What to compare with; where that is wanted and there is no gateway, it is said that nothing is compared."""
+    if name is None or not wanted:
+        if wanted:
+            output.say("not checked: no gateway was named (--gateway or LEDGER_GATEWAY)")
         yield Check(None)
         return
     with gateways.opened(name) as gateway:

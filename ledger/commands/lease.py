@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from psycopg import Connection
 
 from ledger.client import Ledger
 from ledger.commands import output
 from ledger.commands.advice import FEW, advice
-from ledger.commands.app import App, BadInput, NotFound, command, group, pass_app, usable
+from ledger.commands.app import App, BadInput, NotFound, command, group, pass_app, rolled_back, usable
 from ledger.commands.durations import DURATION, readable
+from ledger.commands.exits import BUSY
+from ledger.errors import Busy
+
+if TYPE_CHECKING:
+    from ledger.lease.redis_lock import Entry, RedisLock
 
 
 @group("lease")
@@ -33,9 +39,7 @@ def show(app: App, resource: str) -> None:
       0 done       2 that is no resource       4 Postgres or Redis can't be reached
       5 it was never held                      9 schema missing or behind
     """
-    kind, colon, name = resource.partition(":")
-    if not (kind and colon and name):
-        raise BadInput(f"{resource!r} is no resource: those are kind:name", "ledger lease show settle:MERCHANT")
+    kind = _kind(resource)
     with app.connect() as connection:
         ledger = app.ledger(connection)
         facts: dict[str, Any] = {"resource": resource, "lock": ledger.get_kind(kind).lock}
@@ -87,12 +91,119 @@ def advise(app: App, kind: str, since: timedelta) -> None:
         output.say(f"next: ledger kind set {kind} --lease-ttl {seconds:g}s --reason 'ledger lease advise'")
 
 
-def _in_redis(app: App, resource: str) -> dict[str, Any]:
+@command(lease_command, "list")
+@click.option("--kind", help="Only this kind.")
+@click.option("--held", is_flag=True, help="Only where somebody has the lease now.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="The newest so many.")
+@pass_app
+def list_(app: App, kind: str | None, held: bool, limit: int) -> None:
+    """Who holds what: the resources that were activated last, and their leases now.
+
+    A lease that was taken and never activated is not among them; ledger lease show RESOURCE sees it.
+
+    \b
+    Example:
+      ledger lease list --kind settle --held
+    \b
+    Exit codes:
+      0 done, also when there are none       4 Postgres or Redis can't be reached       9 schema missing or behind
+    """
+    with app.connect() as connection:
+        ledger = app.ledger(connection)
+        fences = connection.execute(
+            "select f.resource, k.lock, f.active, f.holder, f.activated_at from ledger.fence as f"
+            " join ledger.kind as k on k.kind = f.kind where %s::text is null or f.kind = %s"
+            " order by f.activated_at desc, f.resource limit %s",
+            (kind, kind, limit),
+        ).fetchall()
+        found = []
+        for resource, lock, active, holder, since in fences:
+            state = _in_redis(app, resource) if lock == "redis" else _in_postgres(ledger, resource)
+            fence = {"active_token": active, "active_holder": holder, "activated_at": since}
+            found.append({"resource": resource, "lock": lock, **state, **fence})
+    shown = [one for one in found if one["held"] or not held]
+    columns = ["resource", "held", "holder", "token", "ttl_left", "active_token", "active_holder", "activated_at"]
+    output.rows(app, shown, columns, empty="nobody holds anything" if held else "nothing was ever held")
+    if len(fences) == limit:
+        output.say(f"there may be more: --limit {limit * 10}")
+
+
+@command(lease_command, "break")
+@click.argument("resource")
+@click.option("--holder", required=True, help="Whom, as ledger lease show named it.")
+@click.option("--without-lease", is_flag=True, help="Go on though Redis can't be reached: raises the fence alone.")
+@pass_app
+def break_(app: App, resource: str, holder: str, without_lease: bool) -> int:
+    """Fence out HOLDER, then clear its lease. From then on nothing that it writes is recorded.
+
+    The fence is raised first; the lease is cleared only if it still is the one that was shown. A session's advisory
+    lock ends with its session alone.
+
+    \b
+    Example:
+      ledger lease show settle:m_4471
+      ledger lease break settle:m_4471 --holder 'worker-1/7/0123456789abcdef' --reason 'its host is gone, ticket 91'
+    \b
+    Exit codes:
+      0 done       1 answered no       2 bad input       4 Postgres or Redis can't be reached
+      6 somebody else holds it, or it is paused                 9 schema missing or behind
+    """
+    reason = app.need_reason()
+    with app.connect() as connection:
+        ledger = app.ledger(connection)
+        lock = _lock(app, resource) if _lives_in_redis(ledger, resource) and not without_lease else None
+        _refuse_another_holder(ledger, lock, resource, holder)
+        if not app.dry_run:
+            app.confirm(f"Fence out {holder} and clear its lease on {resource}?")
+        entry = _refuse_another_holder(ledger, lock, resource, holder)
+        with rolled_back(app, connection):
+            token = ledger.break_lease(resource, holder, app.who, reason)
+        cleared = lock is not None and entry is not None and not app.dry_run and lock.release(entry.value)
+    output.one(app, {"resource": resource, "holder": holder, "token": token, "lease_cleared": cleared})
+    if entry is not None and not cleared and not app.dry_run:
+        output.say("the fence was raised, but the lease had passed on or ended by then, and was left as it is")
+        return BUSY
+    return 0
+
+
+def _refuse_another_holder(ledger: Ledger, lock: RedisLock | None, resource: str, holder: str) -> Entry | None:
+    """The lease, where it is the holder's. Raises Busy where somebody else has it, and NotFound where nobody had it."""
+    entry = None if lock is None else lock.peek()
+    assert isinstance(ledger.connection, Connection)
+    fence = ledger.connection.execute("select holder from ledger.fence where resource = %s", (resource,)).fetchone()
+    shown = (entry.holder or entry.value) if entry is not None else None if fence is None else fence[0]
+    if shown is None:
+        raise NotFound(f"{resource} was never held", "Check the name: it is kind:name, like settle:m_4471")
+    if shown != holder:
+        raise Busy(
+            f"{resource} is held by {shown}, not by {holder}. Nothing was changed",
+            {"resource": resource, "holder": shown},
+            f"Look again: ledger lease show {resource}",
+        )
+    return entry
+
+
+def _lives_in_redis(ledger: Ledger, resource: str) -> bool:
+    return ledger.get_kind(_kind(resource)).lock == "redis"
+
+
+def _kind(resource: str) -> str:
+    """The kind of a resource. Raises BadInput for what is none."""
+    kind, colon, name = resource.partition(":")
+    if not (kind and colon and name):
+        raise BadInput(f"{resource!r} is no resource: those are kind:name", "ledger lease show settle:MERCHANT")
+    return kind
+
+
+def _lock(app: App, resource: str) -> RedisLock:
     from ledger.lease.redis_lock import RedisLock
 
     with usable():
-        lock = RedisLock(app.need_redis(resource.partition(":")[0]), resource)
-    entry = lock.peek()
+        return RedisLock(app.need_redis(_kind(resource)), resource)
+
+
+def _in_redis(app: App, resource: str) -> dict[str, Any]:
+    entry = _lock(app, resource).peek()
     if entry is None:
         return {"held": False, "holder": None, "token": None, "ttl_left": None}
     return {
