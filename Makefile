@@ -27,9 +27,10 @@ test: .venv/.dev ## Run the whole suite on embedded servers
 test-heavy: .venv/.dev ## Run the tests that take long, or need PgBouncer, Node, curl and redis-cli
 	@$(BIN)/python -m pytest -m heavy --pg=$(PG) $(TESTS)
 
-lint: .venv/.dev ## Check style and types
+lint: .venv/.dev ## Check style and types, and the SQL by squawk, pgspot and sqlfluff
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/python -m tests.dba.linters
 
 clean: ## Remove what the other targets made
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -53,7 +53,8 @@ def offline_sql(revisions: str = "head", *, down: bool = False, part: str | None
     triggers alone, to mend a schema that is at head. Without it, everything.
     """
     if part == "roles":
-        return _texts(path for revision in _passed(revisions) for path in revision_files(revision) if _makes_roles(path))
+        passed = (path for revision in _passed(revisions) for path in revision_files(revision))
+        return _texts(path for path in passed if _makes_roles(path))
     if part == "functions":
         return beginning(head()) + _texts(replaced_files())
 

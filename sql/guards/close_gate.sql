@@ -16,7 +16,7 @@ declare
     key bigint := hashtextextended(call ->> 'resource', 0);
     callers_limit text := current_setting('lock_timeout');
     callers_ms integer := nullif(ledger.setting_ms('lock_timeout'), 0);
-    ended jsonb := '[]';
+    ended jsonb := jsonb '[]';
 begin
     if pg_try_advisory_xact_lock(key) then
         return ended;
@@ -40,11 +40,11 @@ begin
         perform set_config('lock_timeout', least(lock_ms, callers_ms)::text, true);
         perform pg_advisory_xact_lock(key);
         perform set_config('lock_timeout', callers_limit, true);
-        return ended;
     exception
         when lock_not_available then
             perform ledger.refuse_busy(call, 'gate', key, ended);
     end;
+    return ended;
 end;
 $$;
 

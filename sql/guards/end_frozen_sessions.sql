@@ -15,7 +15,7 @@ as $$
 declare
     frozen jsonb;
     seen jsonb;
-    ended jsonb := '[]';
+    ended jsonb := jsonb '[]';
     session record;
 begin
     if not (

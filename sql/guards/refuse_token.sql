@@ -15,7 +15,7 @@ as $$
 declare
     -- The active token, under another holder, is as good as superseded.
     verdict text := coalesce(ledger.judge_token(resource, token, gate), 'LG101 superseded');
-    facts jsonb := '{}';
+    facts jsonb := jsonb '{}';
     own_holder text;
 begin
     if token > 0 then

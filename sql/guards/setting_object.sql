@@ -11,7 +11,7 @@ declare
     value jsonb;
 begin
     if coalesce(current_setting(name, true), '') = '' then
-        return '{}';
+        return jsonb '{}';
     end if;
     begin
         value := current_setting(name, true)::jsonb;

@@ -8,14 +8,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     argument text;
-    arguments bytea := '';
+    arguments bytea := bytea '';
 begin
     foreach argument in array case
         when protection.resource is not null then array['fixed', protection.resource]
         else array['column', protection.kind, protection.column_name]
     end
     loop
-        arguments := arguments || convert_to(argument, getdatabaseencoding()) || '\x00'::bytea;
+        arguments := arguments || convert_to(argument, getdatabaseencoding()) || bytea '\x00';
     end loop;
     return arguments;
 end;
