@@ -47,9 +47,8 @@ def firing(promtool: Promtool, tmp_path: Path) -> Firing:
     def look(scrapes: list[str]) -> set[str]:
         minutes = len(scrapes)
         series = [
-            {"series": name, "values": " ".join(value_at(scrape, name) for scrape in scrapes) + f" {last}"}
+            {"series": name, "values": " ".join(values(scrapes, name))}
             for name in sorted({name for scrape in scrapes for name in named(scrape)})
-            if (last := value_at(scrapes[-1], name))
         ]
         group = {
             "interval": "1m",
@@ -80,9 +79,13 @@ def named(scrape: str) -> dict[str, str]:
     return dict(line.rsplit(" ", 1) for line in scrape.splitlines() if line and not line.startswith("#"))
 
 
-def value_at(scrape: str, name: str) -> str:
-    """A series' value in a scrape; `_` is promtool's word for none."""
-    return named(scrape).get(name, "_")
+def values(scrapes: list[str], name: str) -> list[str]:
+    """A series in promtool's words, and once more as it is in the end; one that has gone is `stale`."""
+    seen: list[str] = []
+    for scrape in [*scrapes, scrapes[-1]]:
+        gone = "stale" if any(value != "_" for value in seen) else "_"
+        seen.append(named(scrape).get(name, gone))
+    return seen
 
 
 def series(scrape: str, name: str, **labels: Any) -> float:
