@@ -12,6 +12,7 @@ from typing import Any
 Row = dict[str, Any]
 
 PIXELS_AN_EVENT = 22
+PIXELS_AN_EVENT_OF_MANY = 8
 NARROWEST = 280
 LANE_HEIGHT = 34
 NUMBERED_UP_TO = 60
@@ -32,7 +33,7 @@ p { margin: .25rem 0; } .soft { color: var(--soft); }
 code, .mono { font: .86em ui-monospace, monospace; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; margin: .75rem 0; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-.lanes { overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; padding: .5rem 0;
+.lanes { overflow: auto; max-height: 75vh; border: 1px solid var(--line); border-radius: 8px; padding: .5rem 0;
   background: var(--card); }
 .lane { padding: .15rem .75rem; } .lane + .lane { border-top: 1px solid var(--line); }
 .lane b { position: sticky; left: .75rem; display: inline-block; max-width: 88vw; font-weight: 600; font-size: .85rem;
@@ -47,7 +48,8 @@ svg text { font: 10px ui-monospace, monospace; fill: var(--soft); }
   border-radius: 50%; margin-right: .35em; }
 table { border-collapse: collapse; width: 100%; } th { text-align: left; color: var(--soft); font-weight: 500; }
 td, th { padding: .35rem .6rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-td { overflow-wrap: anywhere; } td:first-child { color: var(--soft); } tr:target { background: var(--span); }
+td { overflow-wrap: anywhere; } td:first-child { color: var(--soft); }
+td:nth-child(3) { min-width: 9rem; } td:nth-child(4) { min-width: 15rem; } tr:target { background: var(--span); }
 .when { white-space: nowrap; } .badge { border-left: .3rem solid var(--move); padding-left: .5rem; }
 .badge.sent { border-color: var(--sent); } .badge.refusal { border-color: var(--refusal); }
 .badge.fence { border-color: var(--fence); } .badge.person { border-color: var(--person); }
@@ -128,7 +130,7 @@ def _lane_of(row: Row) -> str:
         return f"token {row['token']}: {row['holder']}" if row.get("token") else str(row["holder"])
     if row.get("token"):
         return f"token {row['token']}"
-    return f"{row['actor']}, by hand" if row.get("actor") else "nobody's token"
+    return f"{row['actor']}, by hand" if row.get("actor") else "without a token"
 
 
 def _kind(row: Row) -> str:
@@ -145,7 +147,8 @@ def _lanes(story: list[Row]) -> str:
     for number, row in enumerate(story):
         lanes.setdefault(_lane_of(row), []).append(number)
     raised = [number for number, row in enumerate(story) if row["what"] == "activated"]
-    width = max(NARROWEST, PIXELS_AN_EVENT * len(story))
+    each = PIXELS_AN_EVENT if len(story) <= NUMBERED_UP_TO else PIXELS_AN_EVENT_OF_MANY
+    width = max(NARROWEST, each * len(story))
     strips = "".join(
         f'<div class="lane" style="min-width:{width}px"><b>{escape(name)}</b>'
         f"{_strip(story, places, numbers, _span(story, numbers, raised))}</div>"
@@ -168,6 +171,7 @@ def _span(story: list[Row], numbers: list[int], raised: list[int]) -> tuple[int,
 
 def _strip(story: list[Row], places: list[float], numbers: list[int], span: tuple[int, int] | None) -> str:
     middle = LANE_HEIGHT // 2
+    size = 6 if len(story) <= NUMBERED_UP_TO else 4
     shapes = [f'<line class="rail" x1="0" x2="100%" y1="{middle}" y2="{middle}"/>']
     if span is not None:
         begin, end = places[span[0]], places[span[1]]
@@ -177,7 +181,7 @@ def _strip(story: list[Row], places: list[float], numbers: list[int], span: tupl
         row, place = story[number], f"{places[number]:.2f}%"
         hint = escape(f"{number + 1}. {_when(row['at'])} {row['text']}")
         shapes.append(
-            f'<a href="#e{number + 1}"><circle class="dot {_kind(row)}" cx="{place}" cy="{middle}" r="6">'
+            f'<a href="#e{number + 1}"><circle class="dot {_kind(row)}" cx="{place}" cy="{middle}" r="{size}">'
             f"<title>{hint}</title></circle></a>"
         )
         if len(story) <= NUMBERED_UP_TO:
