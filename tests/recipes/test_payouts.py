@@ -90,6 +90,7 @@ def test_a_worker_frozen_with_the_answer_is_overtaken(
     assert (len(control.movements()), bookings(connection)) == (1, 1)
 
 
+@pytest.mark.heavy
 def test_a_worker_frozen_right_before_it_sends_does_so_under_the_same_key(
     payouts: Recipe, connection: Connection, control: SandboxControl, lease_ended: Waiting
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_worker_frozen_right_before_it_sends_does_so_under_the_same_key(
     assert (len(control.movements()), bookings(connection)) == (1, 1)
 
 
+@pytest.mark.heavy
 def test_with_the_fence_off_the_payment_key_in_the_ledger_still_holds(
     payouts: Recipe, connection: Connection, control: SandboxControl, lease_ended: Waiting, unfenced: Waiting
 ) -> None:
@@ -126,6 +128,7 @@ def test_with_the_fence_off_and_no_key_in_the_ledger_it_is_booked_twice(
     assert (len(control.movements()), bookings(connection)) == (1, 2)
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("without_key")
 def test_the_fence_alone_keeps_the_bookings_right(
     payouts: Recipe, connection: Connection, control: SandboxControl, lease_ended: Waiting
