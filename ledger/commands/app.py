@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -262,13 +262,14 @@ def global_options(*, hidden: bool) -> list[click.Option]:
 
 def add_global_options(command: click.Command, *, hidden: bool = True) -> click.Command:
     """Let a command take the global options too."""
-    command.params.extend(global_options(hidden=hidden))
+    options = global_options(hidden=hidden)
+    command.params.extend(options)
     inner = command.callback
     assert inner is not None
 
     def callback(*args: Any, **kwargs: Any) -> Any:
         ctx = click.get_current_context()
-        given = {field.name: kwargs.pop(field.name) for field in fields(App) if field.name in kwargs}
+        given = {str(option.name): kwargs.pop(str(option.name)) for option in options}
         app = ctx.obj if isinstance(ctx.obj, App) else App()
         ctx.obj = replace(app, **{name: value for name, value in given.items() if value is not None})
         ctx.obj.speak()

@@ -216,5 +216,5 @@ def _in_redis(app: App, resource: str) -> dict[str, Any]:
 
 def _in_postgres(ledger: Ledger, resource: str) -> dict[str, Any]:
     holders = ledger.job_holders(resource)
-    names = [f"pid {one['pid']} ({one['user']}, since {one['since']})" for one in holders]
+    names = [f"pid {one['pid']} ({one['user']})" for one in holders]
     return {"held": bool(holders), "holder": "; ".join(names) or None, "token": None, "ttl_left": None}

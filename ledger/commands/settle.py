@@ -131,9 +131,9 @@ def _stop_on_signals() -> Iterator[Stopped]:
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated
         stopped.code = codes[signal.Signals(number)]
         stopped.set()
-        output.say("stopping: waiting for what is at the gateway; the same again ends at once")
         for one, handler in before.items():
             signal.signal(one, handler)
+        output.say("stopping: waiting for what is at the gateway; the same again ends at once")
 
     for number in codes:
         signal.signal(number, stop)

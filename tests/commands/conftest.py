@@ -81,7 +81,7 @@ def cli(nowhere: Cli, operator_dsn: str, redis_url: str, monkeypatch: pytest.Mon
 @pytest.fixture
 def start(cli: Cli) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """The command line as a process of its own: `start("verify")`. `cli` has set the environment."""
-    assert cli
+    assert callable(cli)
     started: list[subprocess.Popen[str]] = []
 
     def call(*arguments: object, **options: Any) -> subprocess.Popen[str]:
@@ -104,7 +104,7 @@ def start(cli: Cli) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 @pytest.fixture
 def held(dsn: str, redis_url: str, cli: Cli) -> Iterator[Lease]:
     """A live worker that holds the merchant."""
-    assert cli
+    assert callable(cli)
     with Lease(RESOURCE, db=dsn, redis=redis_url) as lease:
         yield lease
 

@@ -64,69 +64,69 @@ def test_amounts_are_read_by_their_currency(text: str, exponent: int, amount: in
     assert minor(text, exponent) == amount
 
 
-@pytest.mark.parametrize(
-    ("amount", "currency", "problem"),
-    [
-        ("NaN", "EUR", "is no plain positive decimal"),
-        ("Infinity", "EUR", "is no plain positive decimal"),
-        ("1e3", "EUR", "is no plain positive decimal"),
-        ("-5.00", "EUR", "is no plain positive decimal"),
-        ("+5.00", "EUR", "is no plain positive decimal"),
-        ('"1,000.00"', "EUR", "is no plain positive decimal"),
-        ("1_000", "EUR", "is no plain positive decimal"),
-        ("٣", "EUR", "is no plain positive decimal"),
-        (".5", "EUR", "is no plain positive decimal"),
-        ("0.00", "EUR", "is zero"),
-        ("", "EUR", "amount is empty"),
-        ("  ", "EUR", "amount is empty"),
-        ("58.5", "JPY", "has 1 decimal places, and its currency has 0"),
-        ("1.001", "EUR", "has 3 decimal places, and its currency has 2"),
-        ("9" * 17 + ".99", "EUR", "is larger than the ledger holds"),
-        ("9" * 5000, "EUR", "is larger than the ledger holds"),
-        ("5.00", "eur", "the currency 'eur' is not known"),
-        ("5.00", "XYZ", "the currency 'XYZ' is not known"),
-        ("5.00", "", "currency is empty"),
-    ],
-)
+BAD_AMOUNTS: list[tuple[str, ...]] = [
+    ("NaN", "EUR", "is no plain positive decimal"),
+    ("Infinity", "EUR", "is no plain positive decimal"),
+    ("1e3", "EUR", "is no plain positive decimal"),
+    ("-5.00", "EUR", "is no plain positive decimal"),
+    ("+5.00", "EUR", "is no plain positive decimal"),
+    ('"1,000.00"', "EUR", "is no plain positive decimal"),
+    ("1_000", "EUR", "is no plain positive decimal"),
+    ("٣", "EUR", "is no plain positive decimal"),
+    (".5", "EUR", "is no plain positive decimal"),
+    ("0.00", "EUR", "is zero"),
+    ("", "EUR", "amount is empty"),
+    ("  ", "EUR", "amount is empty"),
+    ("58.5", "JPY", "has 1 decimal places, and its currency has 0"),
+    ("1.001", "EUR", "has 3 decimal places, and its currency has 2"),
+    ("9" * 17 + ".99", "EUR", "is larger than the ledger holds"),
+    ("9" * 5000, "EUR", "is larger than the ledger holds"),
+    ("5.00", "eur", "the currency 'eur' is not known"),
+    ("5.00", "XYZ", "the currency 'XYZ' is not known"),
+    ("5.00", "", "currency is empty"),
+]
+
+
 def test_a_bad_amount_is_refused_with_its_line_and_nothing_is_added(
-    cli: Cli, write: Write, admin: psycopg.Connection[Any], amount: str, currency: str, problem: str
+    cli: Cli, write: Write, admin: psycopg.Connection[Any]
 ) -> None:
-    with unchanged(admin):
-        said = cli("import", write(f"{HEAD}m_1,r_1,5.00,EUR\nm_1,r_2,{amount},{currency}\nm_1,r_3,6.00,EUR\n"))
+    for amount, currency, problem in BAD_AMOUNTS:
+        with unchanged(admin):
+            said = cli("import", write(f"{HEAD}m_1,r_1,5.00,EUR\nm_1,r_2,{amount},{currency}\nm_1,r_3,6.00,EUR\n"))
 
-    assert said.code == 2
-    assert said.err.startswith("error: line 3: ")
-    assert problem in said.err
-    assert "Nothing was added" in said.err
-    assert said.out == ""
+        assert said.code == 2, amount
+        assert said.err.startswith("error: line 3: ")
+        assert problem in said.err
+        assert "Nothing was added" in said.err
+        assert said.out == ""
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        (f"{'m' * 101},r_2,5.00,EUR", "line 3: a merchant id is printable, 1 to 100 characters"),
-        (f"m_1,{'r' * 151},5.00,EUR", "line 3: a refund id is printable, 1 to 150 characters"),
-        ("m/1,r_2,5.00,EUR", "line 3: a merchant id is printable, 1 to 100 characters, without slash"),
-        ("m_1, r_2,5.00,EUR", "line 3: a refund id is printable, 1 to 150 characters, without braces or outer blanks"),
-        ('m_1,"r\n2",5.00,EUR', "line 3: a refund id is printable"),
-        (",r_2,5.00,EUR", "line 3: merchant_id is empty"),
-        ("m_1,,5.00,EUR", "line 3: refund_id is empty"),
-        ("m_1,r_2,5.00", "line 3: it has 3 fields, the header has 4"),
-        ("m_1,r_2,5,00,EUR", "line 3: it has 5 fields, the header has 4"),
-        ("m_1,r\0_2,5.00,EUR", "line 3: refund_id holds a NUL character"),
-        ('m_1,"r_2,5.00,EUR', "line 3: it is no CSV: unexpected end of data"),
-        ('m_1,"r_2"x,5.00,EUR', "line 3: it is no CSV"),
-        ("m_1,r_1,6.00,EUR", "line 3: m_1 r_1 is recorded, or stands on an earlier line, with another amount."),
-    ],
-)
+BAD_LINES: list[tuple[str, ...]] = [
+    (f"{'m' * 101},r_2,5.00,EUR", "line 3: a merchant id is printable, 1 to 100 characters"),
+    (f"m_1,{'r' * 151},5.00,EUR", "line 3: a refund id is printable, 1 to 150 characters"),
+    ("m/1,r_2,5.00,EUR", "line 3: a merchant id is printable, 1 to 100 characters, without slash"),
+    ("m_1, r_2,5.00,EUR", "line 3: a refund id is printable, 1 to 150 characters, without braces or outer blanks"),
+    ('m_1,"r\n2",5.00,EUR', "line 3: a refund id is printable"),
+    (",r_2,5.00,EUR", "line 3: merchant_id is empty"),
+    ("m_1,,5.00,EUR", "line 3: refund_id is empty"),
+    ("m_1,r_2,5.00", "line 3: it has 3 fields, the header has 4"),
+    ("m_1,r_2,5,00,EUR", "line 3: it has 5 fields, the header has 4"),
+    ("m_1,r\0_2,5.00,EUR", "line 3: refund_id holds a NUL character"),
+    ('m_1,"r_2,5.00,EUR', "line 3: it is no CSV: unexpected end of data"),
+    ('m_1,"r_2"x,5.00,EUR', "line 3: it is no CSV"),
+    ("m_1,r_1,6.00,EUR", "line 3: m_1 r_1 is recorded, or stands on an earlier line, with another amount."),
+]
+
+
 def test_a_malformed_line_is_refused_with_its_number_and_nothing_is_added(
-    cli: Cli, write: Write, admin: psycopg.Connection[Any], line: str, problem: str
+    cli: Cli, write: Write, admin: psycopg.Connection[Any]
 ) -> None:
-    said = cli("import", write(f"{HEAD}m_1,r_1,5.00,EUR\n{line}\n"))
+    for line, problem in BAD_LINES:
+        said = cli("import", write(f"{HEAD}m_1,r_1,5.00,EUR\n{line}\n"))
 
-    assert said.code == 2
-    assert recorded(admin) == []
-    assert problem in said.err
+        assert said.code == 2, line
+        assert problem in said.err
+        assert recorded(admin) == []
 
 
 def test_a_record_of_several_lines_is_named_by_its_first(cli: Cli, write: Write) -> None:
@@ -160,7 +160,8 @@ def test_spreadsheets_files_are_read(cli: Cli, write: Write, admin: psycopg.Conn
 
 
 def test_columns_are_found_by_name_in_any_order(cli: Cli, write: Write, admin: psycopg.Connection[Any]) -> None:
-    text = "currency,gateway,refund_id,idempotency_key,merchant_id,amount\nEUR,stripe,r_1,old/1,m_1,5.00\nJPY,,r_2,,m_1,58\n"
+    head = "currency,gateway,refund_id,idempotency_key,merchant_id,amount\n"
+    text = head + "EUR,stripe,r_1,old/1,m_1,5.00\nJPY,,r_2,,m_1,58\n"
 
     assert cli("import", write(text)).code == 0
     assert recorded(admin) == [("m_1", "r_1", 500, "EUR"), ("m_1", "r_2", 58, "JPY")]
