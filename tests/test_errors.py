@@ -365,7 +365,7 @@ def test_the_docs_are_in_the_order_of_precedence_within_each_group() -> None:
         "LG106", "LG107", "LG102", "LG105", "LG101", "LG103", "LG104",
         "LG201", "LG202", "LG203", "LG204",
         "LG304", "LG302", "LG301", "LG303",
-        "55P03", "40001",
+        "55P03", "40001", "25P03",
     ]  # fmt: skip
 
 
