@@ -47,9 +47,9 @@ def failover(app: App, nothing_lost: bool) -> None:
     with app.connect() as connection, rolled_back(app, connection):
         outcome = app.ledger(connection).recover_failover(nothing_lost, app.who, reason)
         event = connection.execute(
-            "select s.timeline, s.failover, q.last_value,"
+            "select s.timeline, s.failover, m.value::bigint,"
             " (select count(*) from ledger.refund as r where r.settled_at is null and r.maybe_sent)"
-            " from ledger.server as s, ledger.token_seq as q"
+            " from ledger.server as s, ledger.metrics as m where m.name = 'ledger_tokens_drawn_total'"
         ).fetchone()
     assert event is not None
     facts = dict(zip(("timeline", "failover", "last_token", "ask_first"), event, strict=True))
