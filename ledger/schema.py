@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,6 +113,14 @@ def replaced_files() -> list[Path]:
     """What is replaced at the end of every upgrade to head: functions, grants, guard triggers."""
     schema = SQL / "schema"
     return [schema / "functions_begin.sql", *function_files(), schema / "grants.sql", schema / "functions_end.sql"]
+
+
+def callable_by(role: str) -> list[str]:
+    """The functions that sql/schema/grants.sql lets a role call, by name and arguments."""
+    text = re.sub(r"--[^\n]*", "", (SQL / "schema" / "grants.sql").read_text(encoding="utf-8"))
+    grants = re.findall(r"grant execute on function\s+(.*?)\s+to\s+([\w,\s]+);", text, re.DOTALL)
+    given = [functions for functions, roles in grants if role in re.findall(r"\w+", roles)]
+    return sorted(name for functions in given for name in re.findall(r"ledger\.(\w+\(.*?\))", functions))
 
 
 def revision_files(revision: str) -> list[Path]:

@@ -40,7 +40,7 @@ COMMANDS = {
     "kind": ("ledger.commands.kind", "The kinds of jobs and their limits."),
     "lease": ("ledger.commands.lease", "Who holds what: list, show, break."),
     "metrics": ("ledger.commands.metrics", "What to watch, as Prometheus text."),
-    "db": ("ledger.commands.db", "The schema: upgrade, downgrade, current, sql."),
+    "db": ("ledger.commands.db", "The schema: upgrade, downgrade, current, sql, grants, docs."),
     "gateway": ("ledger.commands.gateway", "The sandbox gateway."),
     "dev": ("ledger.commands.dev", "Embedded servers, to try things out."),
     "demo": ("ledger.commands.demo", "See a double send happen, and see it prevented."),

@@ -14,7 +14,7 @@ from ledger.commands.app import App, BadInput, command, group, pass_app
 
 @group("db")
 def db_command() -> None:
-    """The schema: bring it to a revision, take it away, or print the SQL for a DBA."""
+    """The schema: bring it to a revision, take it away, or print what a DBA reads and runs."""
 
 
 @command(db_command, "upgrade")
@@ -99,25 +99,41 @@ def current(app: App) -> None:
 
 @command(db_command, "sql")
 @click.argument("revisions", default="head")
+@click.option(
+    "--part",
+    type=click.Choice(schema.PARTS),
+    help="The roles alone, which belong to the cluster; all but them; or what mends a schema at head.",
+)
 @click.option("--down", is_flag=True, help="The way back; needs FROM:TO.")
 @pass_app
-def sql(app: App, revisions: str, down: bool) -> None:
+def sql(app: App, revisions: str, part: str | None, down: bool) -> None:
     """Print the SQL that an upgrade would run, without a connection. REVISIONS is TO or FROM:TO.
+
+    It runs in one transaction. Each revision begins with what it locks, rewrites and needs.
 
     \b
     Example:
       ledger db sql > ledger.sql && psql -v ON_ERROR_STOP=1 -1 -f ledger.sql
       ledger db sql 0001_roles:0002_ledger
+      ledger db sql --part roles
+      ledger db sql --part functions       replaces functions, grants and guard triggers that were changed by hand
       ledger db sql head:base --down
     \b
     Exit codes:
-      0 done       2 no such revision
+      0 done       2 no such revision, or no such part of it
     """
     ends = revisions.split(":")
     if len(ends) > 2 or "" in ends:
         raise BadInput(f"{revisions!r} is neither TO nor FROM:TO", "ledger db sql 0001_roles:0002_ledger")
     if down and len(ends) == 1:
         raise BadInput("the way back needs FROM:TO", "ledger db sql --down head:base")
+    if down and part:
+        raise BadInput("the way back has no parts: roles stay, and the rest goes together", "Leave --part away")
+    if part == "functions" and revisions != "head":
+        raise BadInput(
+            "functions are replaced at the newest revision alone",
+            "ledger db sql --part functions, and ledger db sql FROM:head for a schema that is behind",
+        )
     for revision in ends:
         _known(revision, "head", "base")
     order = ["base", *schema.revisions()]
@@ -125,7 +141,61 @@ def sql(app: App, revisions: str, down: bool) -> None:
     if places != sorted(places, reverse=down) or places[0] == places[1]:
         raise BadInput(f"{revisions} is no way {'down' if down else 'up'}", f"The order is {', '.join(order)}")
     with _understood():
-        click.echo(schema.offline_sql(revisions, down=down), nl=False)
+        click.echo(schema.offline_sql(revisions, down=down, part=part), nl=False)
+
+
+DUTIES = {
+    "worker": ("ledger_worker", "calls what a worker needs"),
+    "operator": ("ledger_operator", "calls what a worker needs, and what a person on call needs"),
+    "reader": ("ledger_reader", "verifies"),
+    "migrator": ("ledger_owner, ledger_fn", "installs and upgrades"),
+}
+
+
+@command(db_command, "grants")
+@click.argument("role")
+@click.option("--as", "duty", type=click.Choice(list(DUTIES)), required=True, help="What ROLE is to be.")
+@pass_app
+def grants(app: App, role: str, duty: str) -> None:
+    """Print the GRANTs that make ROLE a worker, an operator, a reader or a migrator. Needs no connection.
+
+    \b
+    Example:
+      ledger db grants refunds_app --as worker | psql -v ON_ERROR_STOP=1 -1 -f -
+    \b
+    Exit codes:
+      0 done       2 no name of a role
+    """
+    if not role.isprintable() or not 0 < len(role.encode()) < 64:
+        raise BadInput(f"{role!r} is no name of a role: 1 to 63 bytes, printable")
+    quoted = '"' + role.replace('"', '""') + '"'
+    group_role, does = DUTIES[duty]
+    click.echo(f"-- {quoted} as {duty}: {does}.")
+    functions = schema.callable_by(group_role)
+    if functions:
+        click.echo("-- Reads every table and view of schema ledger, writes to none, and may call:")
+        click.echo("\n".join(f"--   {function}" for function in functions))
+    click.echo(f"-- Taken back by: revoke {group_role} from {quoted};")
+    click.echo(f"grant {group_role} to {quoted};")
+
+
+@command(db_command, "docs")
+@pass_app
+def docs(app: App) -> None:
+    """Print the reference of functions, moves, codes, tables and types as Markdown, from the catalog's comments.
+
+    \b
+    Example:
+      ledger db docs > docs/sql.md
+    \b
+    Exit codes:
+      0 done       4 Postgres can't be reached       9 the schema is missing or behind
+    """
+    from ledger.commands import reference
+
+    with app.connect() as connection:
+        schema.check(connection)
+        click.echo(reference.write(connection), nl=False)
 
 
 def _known(revision: str, *words: str) -> None:

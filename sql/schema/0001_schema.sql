@@ -21,8 +21,7 @@ begin
     loop
         if to_regrole(role_name) is null then
             raise exception 'role % does not exist; nothing was changed', role_name
-                using errcode = 'undefined_object',
-                    hint = 'Whoever makes the roles of this cluster runs the output of ledger db sql --part roles.';
+                using hint = 'Whoever makes the roles of this cluster runs the output of ledger db sql --part roles.';
         end if;
     end loop;
 
@@ -34,11 +33,10 @@ begin
             exception
                 when insufficient_privilege then
                     raise exception '% is not a member of %; nothing was changed', current_user, role_name
-                        using errcode = 'insufficient_privilege',
-                            hint = format(
-                                'Whoever makes the roles of this cluster runs grant ledger_owner, ledger_fn to %I.',
-                                current_user
-                            );
+                        using hint = format(
+                            'Whoever makes the roles of this cluster runs grant ledger_owner, ledger_fn to %I.',
+                            current_user
+                        );
             end;
         end if;
     end loop;

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from ledger import dev
+from ledger.commands import ledger as commands
+from ledger.commands.exits import run
 from ledger.dev.binaries import postgres_initdb
 
 Psql = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -42,3 +44,22 @@ def psql(running: dev.Servers) -> Psql:
         )  # fmt: skip
 
     return run
+
+
+Printed = Callable[..., str]
+
+
+@pytest.fixture
+def printed(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Printed:
+    """What a command prints: `printed("db", "sql")`. It finds no server but one that is named."""
+    for name in ("LEDGER_DSN", "DATABASE_URL", "PGHOST", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*arguments: str, code: int = 0) -> str:
+        capfd.readouterr()
+        ended = run(commands, list(arguments))
+        out, err = capfd.readouterr()
+        assert ended == code, err
+        return out if code == 0 else err
+
+    return call
