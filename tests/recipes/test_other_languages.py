@@ -22,7 +22,7 @@ from ledger.sandbox import Fault, SandboxControl, SandboxProcess
 from tests.faults import FaultProxy
 from tests.recipes.conftest import CHECKOUT, Program, Recipe
 from tests.recipes.page import write_files
-from tests.story import MERCHANT, RESOURCE, activated, added, until
+from tests.story import ALICE, BOB, MERCHANT, RESOURCE, activated, added, raised, until
 
 PAGE = "other-languages.md"
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin") or "pgbouncer"
@@ -201,6 +201,17 @@ def test_a_node_worker_frozen_past_its_lease_sends_once_and_records_nothing(
     assert states(admin) == ["sent"] * 3
     assert len(control.movements()) == 3
     assert control.calls(KEY).refunds == 2
+
+
+def test_a_job_of_one_transaction_runs_behind_the_pooler(pooled_dsn: str) -> None:
+    """Two clients share the pool's one connection; the second isn't told that it has the lock of the first."""
+    with psycopg.connect(pooled_dsn, prepare_threshold=None) as client:
+        first = Ledger(client).lock_job("report:daily", ALICE)
+    with psycopg.connect(pooled_dsn, prepare_threshold=None) as client:
+        second = Ledger(client).lock_job("report:daily", BOB)
+        Ledger(client).present_token("report:daily", second)
+        with raised("LG101"):
+            Ledger(client).present_token("report:daily", first)
 
 
 def test_the_page_lists_every_script() -> None:
