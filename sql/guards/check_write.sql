@@ -9,8 +9,8 @@
 -- the column's two resources may be equal.
 --
 -- Refuses, first match wins:
---   55P03                  an exempt transaction is under way, or an activation holds the gate longer than the limit
 --   LG304 BadArgument      the column isn't of a type that protect_table takes
+--   55P03                  an exempt transaction is under way, or an activation holds the gate longer than the limit
 --   LG106 RecoveryNeeded   the server was promoted or restored
 --   LG102, LG105, LG101    the token isn't the active one
 --   LG103 UnfencedWrite    no token was presented for the resource
@@ -24,43 +24,46 @@ as $$
 declare
     kind text := split_part(tg_argv[1], ':', 1);
     mode text := ledger.checked_mode(kind);
-    call jsonb;
     problem text;
-    resources text[];
+    names text[];
 begin
-    if mode = 'off' or ledger.is_exempt(tg_relid) then
+    if mode = 'off' then
         return null;
-    end if;
-
-    call := ledger.write_call('check_write', tg_op, tg_relid);
-    if mode = 'enforce' then
-        perform ledger.pass_switch(call, tg_relid, can_wait => tg_when = 'BEFORE');
     end if;
     if tg_argv[0] = 'fixed' then
-        perform ledger.check_resources(mode, call, tg_argv[1:1]);
+        perform ledger.check_statement(mode, tg_op, tg_relid, can_wait => true, resources => tg_argv[1:1]);
         return null;
     elsif tg_op = 'TRUNCATE' then
-        perform ledger.check_resources(mode, call, array[kind || ':*']);
+        perform ledger.check_statement(mode, tg_op, tg_relid, can_wait => true, resources => array[kind || ':*']);
         return null;
     end if;
 
     problem := ledger.trigger_problem(tg_relid, tg_name, tg_op, tg_argv[2]);
     if problem is not null then
-        perform ledger.check_without_column(mode, call, kind, problem);
+        if not ledger.is_exempt(tg_relid) then
+            perform ledger.check_without_column(
+                mode, ledger.write_call('check_write', tg_op, tg_relid), kind, problem
+            );
+        end if;
         return null;
     end if;
     execute format(
-        'select array_agg(%L || coalesce(d.name, '''') order by d.name) from ('
-        'select distinct r.%I::text collate "C" as name from %s as r) as d',
-        kind || ':', tg_argv[2],
         case tg_op
-            when 'INSERT' then 'new_rows'
-            when 'DELETE' then 'old_rows'
-            else '(select n.* from new_rows as n union all select o.* from old_rows as o)'
-        end
-    ) into resources;
-    if resources is not null then
-        perform ledger.check_resources(mode, call, resources);
+            when 'INSERT' then 'select array(select distinct n.%1$I::text collate "C" from new_rows as n)'
+            when 'DELETE' then 'select array(select distinct o.%1$I::text collate "C" from old_rows as o)'
+            else 'select array(select n.%1$I::text collate "C" from new_rows as n '
+                'union select o.%1$I::text collate "C" from old_rows as o)'
+        end,
+        tg_argv[2]
+    ) into names;
+    if cardinality(names) = 1 then
+        perform ledger.check_statement(
+            mode, tg_op, tg_relid, can_wait => false, resources => array[concat(kind, ':', names[1])]
+        );
+    elsif cardinality(names) > 1 then
+        perform ledger.check_statement(mode, tg_op, tg_relid, can_wait => false, resources => (
+            select array_agg(concat(kind, ':', n) order by n collate "C") from unnest(names) as n
+        ));
     end if;
     return null;
 end;

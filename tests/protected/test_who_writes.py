@@ -200,6 +200,17 @@ def test_a_forged_number_is_judged_like_any_other(owner: Connection, ledger: Led
         owner.execute(WRITE)
 
 
+def test_a_write_bounds_its_transaction_whatever_was_set_before_it(owner: Connection, ledger: Ledger) -> None:
+    """The settings of present_token may be undone, or presenting be forged: each write sees to them again."""
+    active = tokens(ledger, ORG_1)
+    for presented in (presenting(owner, active), forging(owner, active)):
+        with presented:
+            owner.execute("set local idle_in_transaction_session_timeout = 0; set local synchronous_commit = off")
+            owner.execute(WRITE)
+            assert owner.execute("show idle_in_transaction_session_timeout").fetchone() == ("10s",)
+            assert owner.execute("show synchronous_commit").fetchone() == ("on",)
+
+
 def test_presenting_mends_a_forged_setting(owner: Connection, ledger: Ledger) -> None:
     for forged in ("[1]", "7", "{", '"x"'):
         with forging(owner, forged), presenting(owner, tokens(ledger, ORG_1)):

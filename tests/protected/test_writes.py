@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import LiteralString
 
+import psycopg
 import pytest
 
 from ledger.client import Ledger
@@ -234,9 +235,11 @@ def test_a_resource_comes_from_a_column_of_each_type(
 def test_values_that_a_collation_calls_equal_are_two_resources(
     owner: Connection, ledger: Ledger, admin: Connection
 ) -> None:
-    if admin.execute("select from pg_collation where collprovider = 'i'").fetchone() is None:
+    any_case = "create collation public.anycase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+    try:
+        admin.execute(any_case)
+    except psycopg.errors.FeatureNotSupported:
         return  # A Postgres built without ICU has no such collations.
-    admin.execute("create collation public.anycase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
     owner.execute("create table lax (id integer, org_id text collate public.anycase)")
     ledger.protect_table("lax", kind="charges", column_name="org_id")
     with write_refused("LG103", admin, "lax") as refusal, presenting(owner, tokens(ledger, "charges:a")):
