@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import pytest
 
@@ -116,7 +116,7 @@ def test_a_second_run_locks_nothing_and_changes_nothing(
     ],
 )
 def test_a_table_that_is_protected_otherwise_is_left_so(
-    arguments: dict[str, object], connection: Connection, ledger: Ledger, admin: Connection
+    arguments: dict[str, Any], connection: Connection, ledger: Ledger, admin: Connection
 ) -> None:
     ledger.protect_table("charge", kind=KIND, column_name="org_id")
     with refused("LG304", admin) as refusal:
@@ -143,7 +143,7 @@ def test_a_table_that_is_protected_otherwise_is_left_so(
     ],
 )
 def test_the_resource_is_named_in_exactly_one_way(
-    arguments: dict[str, object], ledger: Ledger, admin: Connection
+    arguments: dict[str, Any], ledger: Ledger, admin: Connection
 ) -> None:
     with refused("LG304", admin) as refusal:
         ledger.protect_table("charge", **arguments)
@@ -157,9 +157,18 @@ def test_a_column_that_cannot_name_a_resource_is_refused(column: str, ledger: Le
     assert "is not a stored column of type text, varchar, integer, bigint or uuid" in refusal.message
 
 
+def test_a_virtual_column_cannot_name_a_resource(connection: Connection, ledger: Ledger, admin: Connection) -> None:
+    if connection.info.server_version < 180000:
+        return  # Virtual columns came with PostgreSQL 18.
+    connection.execute("alter table charge add column area text generated always as ('x' || org_id) virtual")
+    with refused("LG304", admin) as refusal:
+        ledger.protect_table("charge", kind=KIND, column_name="area")
+    assert "area is not a stored column" in refusal.message
+
+
 @pytest.mark.parametrize("arguments", [{"resource": "settle:m_1"}, {"kind": "settle", "column_name": "org_id"}])
 def test_the_kind_of_the_refunds_is_not_for_other_tables(
-    arguments: dict[str, str], ledger: Ledger, admin: Connection
+    arguments: dict[str, Any], ledger: Ledger, admin: Connection
 ) -> None:
     with refused("LG304", admin) as refusal:
         ledger.protect_table("charge", **arguments)

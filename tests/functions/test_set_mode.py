@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import pytest
 
@@ -20,7 +20,7 @@ def charge(connection: Connection, ledger: Ledger, admin: Connection) -> None:
     ledger.protect_table("charge", kind=KIND, column_name="org_id")
 
 
-def switched(operators: Ledger, to: str, **options: object) -> str:
+def switched(operators: Ledger, to: str, **options: Any) -> str:
     return operators.set_mode(KIND, to, actor="carol", reason="roll-out", **options).mode
 
 
