@@ -370,6 +370,9 @@ def test_the_docs_are_in_the_order_of_precedence_within_each_group() -> None:
 
 
 BOUNDS: dict[str, tuple[int, LiteralString]] = {
+    "resources presented together": (
+        500, "select ledger.present_tokens((select jsonb_object_agg('k:' || n, 1) from generate_series(1, %(n)s) as n))"
+    ),
     "merchant id": (100, "select ledger.add_refund(repeat('m', %(n)s), 'r', 1, 'EUR')"),
     "refund id": (150, "select ledger.add_refund('m', repeat('r', %(n)s), 1, 'EUR')"),
     "idempotency key": (255, "select ledger.add_refund('m', 'r', 1, 'EUR', null, null, repeat('k', %(n)s))"),
