@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-heavy lint clean
+.PHONY: help demo test test-heavy lint manifest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -31,6 +31,9 @@ lint: .venv/.dev ## Check style and types, and the SQL by squawk, pgspot and sql
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m tests.dba.linters
+
+manifest: .venv/.dev ## Write what ledger doctor compares with, after a change of the SQL
+	@$(BIN)/python -m tests.dba.manifest
 
 clean: ## Remove what the other targets made
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -56,6 +56,7 @@ ARROWS = {
     "settle": {"settlement", "client", "calls", "lease", "gateway", "errors", "records", "observe"},
     "schema": {"errors"},
     "revision": {"schema"},
+    "doctor": {"schema", "lease"},
     "sandbox": {"gateway", "errors"},
     "dev": {"errors"},
     "examples": set[str](),
@@ -65,7 +66,7 @@ ARROWS = {
     },
     "commands": {
         "client", "settle", "settlement", "lease", "schema", "dev", "sandbox", "demo", "examples", "gateway", "errors",
-        "records", "observe", "logs", "metrics",
+        "records", "observe", "logs", "metrics", "doctor",
     },
     "__main__": {"commands"},
     "__init__": {"client", "lease", "fencing", "errors"},

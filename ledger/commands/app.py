@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ledger import __version__
 from ledger.logs import JsonLines, TextLines
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 DSN_VARIABLES = ["LEDGER_DSN", "DATABASE_URL"]
 REDIS_VARIABLES = ["LEDGER_REDIS_URL", "REDIS_URL"]
-CONNECT_TIMEOUT = 10
+PATIENCE: dict[str, Any] = {"connect_timeout": 10}
+APPLICATION_NAME = f"ledger/{__version__}"
 LEVELS = ["debug", "info", "warning", "error"]
 FORMATS = ["text", "json"]
 EPILOG = "The global options may stand here too: ledger --help lists them."
@@ -98,20 +100,33 @@ class App:
         """
         import psycopg
 
-        settings = {"connect_timeout": CONNECT_TIMEOUT, "application_name": "ledger"}
         given = _parse(self.dsn) if self.dsn else {}
-        defaults = {name: value for name, value in settings.items() if name not in given}
-        if "PGAPPNAME" in os.environ:
-            defaults.pop("application_name", None)
-        if "PGCONNECT_TIMEOUT" in os.environ:
-            defaults.pop("connect_timeout", None)
-        connection = psycopg.connect(self.dsn or "", autocommit=True, **defaults)  # type: ignore[arg-type]
+        patience = {} if "connect_timeout" in given or "PGCONNECT_TIMEOUT" in os.environ else PATIENCE
+        connection = psycopg.connect(
+            self.dsn or "",
+            autocommit=True,
+            prepare_threshold=None,  # a pooler may lend the next call another session
+            fallback_application_name=APPLICATION_NAME,
+            **patience,
+        )
         if self.actor or self.reason:
+            self._say_who(connection)
+        return connection
+
+    def _say_who(self, connection: psycopg.Connection[Any]) -> None:
+        told, row = connection.info.backend_pid, connection.execute("select pg_backend_pid()").fetchone()
+        if row is not None and row[0] == told:
             connection.execute(
                 "select set_config('ledger.actor', %s, false), set_config('ledger.reason', %s, false)",
                 (self.who, self.reason or ""),
             )
-        return connection
+        elif self.reason:
+            connection.close()
+            raise BadInput(
+                "actor and reason can't be told over this connection: a connection pooler stands between, and lends "
+                "one session to many clients, whose entries would carry them too. Nothing was changed",
+                "Give --dsn that goes straight to Postgres",
+            )
 
     def ledger(self, connection: psycopg.Connection[Any]) -> Ledger:
         """A ledger over a connection of ours, whose refusals are recorded on another one."""

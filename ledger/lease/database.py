@@ -17,12 +17,16 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from ledger import __version__
 from ledger.client import AsyncLedger, Ledger
 
 T = TypeVar("T")
 Connection: TypeAlias = "psycopg.Connection[Any]"
 AsyncConnection: TypeAlias = "psycopg.AsyncConnection[Any]"
 Call: TypeAlias = Callable[[Any], Any]
+
+# Of connections that are opened here: what a DBA sees them as, and nothing that a pooler could lose.
+NAMED: dict[str, Any] = {"fallback_application_name": f"ledger/{__version__}", "prepare_threshold": None}
 
 
 class Pool(Protocol):
@@ -53,7 +57,8 @@ class Database:
         self._pool = cast("Any", db) if _is_pool(db) else None
         if self._pool is not None and inspect.iscoroutinefunction(self._pool.getconn):
             raise TypeError("an asyncio pool serves the async leases. Pass a psycopg_pool.ConnectionPool")
-        self._connect: Callable[[], Any] = partial(psycopg.connect, db) if isinstance(db, str) else cast("Any", db)
+        connect = partial(psycopg.connect, db, **NAMED) if isinstance(db, str) else cast("Any", db)
+        self._connect: Callable[[], Any] = connect
 
     def run(self, call: Call) -> Any:
         """The result of `call(ledger)`, committed."""
@@ -91,7 +96,7 @@ class AsyncDatabase:
         self._blocking: Database | None = None
         self._connect: Callable[[], Any]
         if isinstance(db, str):
-            self._connect = partial(psycopg.AsyncConnection.connect, db)
+            self._connect = partial(psycopg.AsyncConnection.connect, db, **NAMED)
         elif not _is_pool(db):
             self._connect = cast("Any", db)
         elif inspect.iscoroutinefunction(cast("Any", db).getconn):

@@ -336,6 +336,14 @@ def server_of(source: RedisLike) -> Server:
     return Server(connect, _name(settings))
 
 
+def client_of(url: str, timeout: float = 1.0) -> redis.Redis:
+    """A plain client of the server that a lease's URL names, to look at it. Raises ValueError for a malformed URL."""
+    kind, settings = _recipe_of_url(url)
+    settings |= {"socket_timeout": timeout, "socket_connect_timeout": timeout, "decode_responses": True}
+    pool = redis.ConnectionPool(connection_class=kind, retry=Retry(NoBackoff(), 0), **settings)
+    return redis.Redis(connection_pool=pool)
+
+
 def _name(settings: dict[str, Any]) -> str:
     """What to call a server in an error. Never its password."""
     if "connection_pool" in settings:

@@ -16,6 +16,7 @@ import click
 import psycopg
 import pytest
 
+from ledger import __version__
 from ledger.client import Ledger
 from ledger.commands import ledger as root
 from ledger.commands.app import App
@@ -193,7 +194,7 @@ def test_sessions_are_named_after_the_command_unless_the_user_names_them(
         with App(dsn=conninfo).connect() as connection:
             return connection.execute("show application_name").fetchone()[0]  # type: ignore[index]
 
-    assert name(dsn) == "ledger"
+    assert name(dsn) == f"ledger/{__version__}"
     assert name(dsn + "&application_name=nightly") == "nightly"
     monkeypatch.setenv("PGAPPNAME", "cron")
     assert name(dsn) == "cron"

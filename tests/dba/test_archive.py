@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
@@ -9,6 +10,9 @@ from typing import Any, LiteralString
 import pytest
 
 from ledger.client import Ledger
+from ledger.commands import archive as archive_commands
+from ledger.commands import ledger as commands
+from ledger.commands.exits import run
 from ledger.records import Archived
 from tests.conftest import Connect
 from tests.story import (
@@ -156,9 +160,7 @@ def test_each_step_leaves_an_event(archive: Archive, refunds: int, admin: Connec
     assert events == [(RESOURCE, "carol", "year's end", detail)]
 
 
-def test_the_history_of_an_archived_refund_is_told_as_before(
-    archive: Archive, refunds: int, admin: Connection
-) -> None:
+def test_the_history_of_an_archived_refund_is_told_as_before(archive: Archive, refunds: int, admin: Connection) -> None:
     history = "select * from ledger.history where merchant_id = 'm_1' and refund_id = 'sent' order by number"
     before = admin.execute(history).fetchall()
     archive()
@@ -246,7 +248,9 @@ def test_what_the_gateway_may_still_speak_of_is_refused(
     assert operators.archive_refunds(MERCHANT, now() - timedelta(hours=24), 1, **WHO).refunds == 0
 
 
-@pytest.mark.parametrize("call", ["archive_refunds('m_1', now(), 1)", "prune_refusals(now(), 1)", "prune_draws(now(), 1)"])
+@pytest.mark.parametrize(
+    "call", ["archive_refunds('m_1', now(), 1)", "prune_refusals(now(), 1)", "prune_draws(now(), 1)"]
+)
 @pytest.mark.parametrize("role", ["dsn", "reader_dsn"])
 def test_only_an_operator_keeps_house(
     role: str, call: LiteralString, connect: Connect, request: pytest.FixtureRequest
@@ -423,3 +427,74 @@ def test_pruning_what_is_young_or_by_nobody_is_refused(
         getattr(operators, function)(**arguments)
 
 
+# The commands
+
+
+@pytest.fixture
+def ledger_command(
+    operator_dsn: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """An operator's command line: exit code, stdout, stderr."""
+    monkeypatch.setenv("LEDGER_DSN", operator_dsn)
+    monkeypatch.setattr(archive_commands, "STEP", 2)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        return run(commands, [*arguments, "--reason", "year's end", "-o", "json"]), *capfd.readouterr()
+
+    return call
+
+
+def finished(ledger: Ledger, admin: Connection, *merchants: str) -> None:
+    for merchant_id in merchants:
+        added(ledger, *(f"r_{n}" for n in range(5)), merchant_id=merchant_id)
+        for n in range(5):
+            Ledger(admin).cancel_refund(merchant_id, f"r_{n}", **WHO)
+
+
+def test_the_command_archives_every_merchant_in_steps(
+    archive: Archive, ledger: Ledger, admin: Connection, ledger_command: Callable[..., tuple[int, str, str]]
+) -> None:
+    finished(ledger, admin, "m_1", "m_2")
+    added(ledger, "r_9", merchant_id="m_3")
+    expected = [{"merchant_id": name, "refunds": 5, "entries": 10} for name in ("m_1", "m_2")]
+
+    assert json.loads(ledger_command("archive", "--older-than", "1ms", "--dry-run")[1]) == expected
+    assert len(ids(admin, "refund")) == 6
+    code, out, _ = ledger_command("archive", "--older-than", "1ms")
+
+    assert (code, json.loads(out)) == (0, expected)
+    assert ids(admin, "refund") == {"r_9"}
+    assert admin.execute("select count(*) from ledger.event where event = 'archived'").fetchall() == [(6,)]
+    assert ledger_command("archive", "--older-than", "1ms")[:2] == (0, "[]\n")
+
+
+def test_the_command_archives_no_more_than_it_is_told(
+    archive: Archive, ledger: Ledger, admin: Connection, ledger_command: Callable[..., tuple[int, str, str]]
+) -> None:
+    finished(ledger, admin, "m_1", "m_2")
+    ledger_command("archive", "m_2", "--older-than", "1ms", "--limit", "3")
+    assert admin.execute("select merchant_id, count(*) from ledger.refund group by 1 order by 1").fetchall() == [
+        ("m_1", 5), ("m_2", 2),
+    ]  # fmt: skip
+
+
+def test_the_command_refuses_what_is_too_young(ledger_command: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, err = ledger_command("archive", "m_1", "--older-than", "1h")
+    assert (code, out) == (2, "")
+    assert "before is at least 23:00:00 ago" in err
+
+
+def test_the_command_forgets_refusals_and_draws(
+    ledger: Ledger, admin: Connection, ledger_command: Callable[..., tuple[int, str, str]]
+) -> None:
+    for _ in range(5):
+        ledger.record_refusal("LG101", "old", {})
+        drawn(ledger)
+    aged(admin, "refusal", "at")
+    aged(admin, "draw", "drawn_at")
+
+    code, out, _ = ledger_command("prune", "--refusals", "1d", "--draws", "1d")
+
+    assert (code, json.loads(out)) == (0, {"refusals": 5, "draws": 5})
+    assert ledger_command("prune")[0] == 2
