@@ -141,7 +141,10 @@ def sql(app: App, revisions: str, part: str | None, down: bool) -> None:
     if places != sorted(places, reverse=down) or places[0] == places[1]:
         raise BadInput(f"{revisions} is no way {'down' if down else 'up'}", f"The order is {', '.join(order)}")
     with _understood():
-        click.echo(schema.offline_sql(revisions, down=down, part=part), nl=False)
+        text = schema.offline_sql(revisions, down=down, part=part)
+    if not text:
+        raise BadInput(f"{revisions} makes no roles", "ledger db sql --part roles prints those of all revisions")
+    click.echo(text, nl=False)
 
 
 DUTIES = {
