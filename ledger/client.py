@@ -102,6 +102,7 @@ class Ledger:
         except psycopg.Error as error:
             refusal = from_exception(error)
             if refusal is None:
+                _name_pooler(error)
                 raise
             if isinstance(refusal, Refused):
                 self.record(refusal)
@@ -185,6 +186,7 @@ class AsyncLedger:
         except psycopg.Error as error:
             refusal = from_exception(error)
             if refusal is None:
+                _name_pooler(error)
                 raise
             if isinstance(refusal, Refused):
                 await self.record(refusal)
@@ -273,6 +275,16 @@ async def _borrow_async(source: AsyncSource) -> AsyncIterator[psycopg.AsyncConne
     else:
         async with source.connection() as connection:
             yield connection
+
+
+def _name_pooler(error: psycopg.Error) -> None:
+    # What a statement that was prepared in another session comes to.
+    if isinstance(error, psycopg.errors.DuplicatePreparedStatement | psycopg.errors.InvalidSqlStatementName):
+        error.add_note(
+            "A pooler in transaction mode stands between, and lends each transaction another session, which doesn't "
+            "know what psycopg prepared. Nothing was changed. Connect with prepare_threshold=None, or use a pooler "
+            "that carries prepared statements over (PgBouncer 1.21 and later, with max_prepared_statements)."
+        )
 
 
 @functools.cache

@@ -62,10 +62,11 @@ def examine(
     leases live, with `decode_responses`; `clock` is this machine's, in seconds. Raises what psycopg and redis raise
     when a server can't be reached.
     """
-    found = list(_asked(OF_ANY_DATABASE, connection))
+    found = [] if connect is None else _named("pooler", sessions.pooler(connection, connect))
+    if any(diagnosis.level == "fault" for diagnosis in found):
+        return found  # nothing that is asked through such a pooler can be believed
+    found += _asked(OF_ANY_DATABASE, connection)
     found += _named("clock_distance", server.clock_distance(connection, clock))
-    if connect is not None:
-        found += _named("pooler", sessions.pooler(connection, connect))
     if not any(diagnosis.check == "schema_revision" for diagnosis in found):
         found += _asked(OF_THE_SCHEMA, connection)
         if redis is None:

@@ -65,7 +65,7 @@ def pooler(connection: Connection[Any], connect: Callable[[], Connection[Any]]) 
             f"a pooler stands in between (told of process {told}, served by {pid}), in session mode",
             "Nothing: advisory leases need a straight connection even so",
         )
-    elif not _keeps_transactions(connection):
+    elif not _keeps_transactions(connect):
         yield fault(
             "a pooler stands in between that shares sessions by the statement: no call is safe with another",
             "pool_mode = transaction or session",
@@ -145,9 +145,9 @@ def _pid(connection: Connection[Any]) -> int:
     return 0 if row is None else int(row[0])
 
 
-def _keeps_transactions(connection: Connection[Any]) -> bool:
+def _keeps_transactions(connect: Callable[[], Connection[Any]]) -> bool:
     try:
-        with connection.transaction():
+        with connect() as connection, connection.transaction():
             connection.execute("select 1")
     except psycopg.Error:
         return False
