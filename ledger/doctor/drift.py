@@ -10,7 +10,7 @@ from psycopg import Connection
 from ledger.doctor import manifest
 from ledger.doctor.symptom import Symptom, fault
 
-REPLACE = "ledger db sql --part functions | psql -v ON_ERROR_STOP=1 replaces functions, grants and triggers"
+REPLACE = "ledger db sql --part functions | psql -v ON_ERROR_STOP=1 -1 -f - replaces functions, grants and triggers"
 BY_HAND = "Find out who changed it and why; ledger db sql shows how the release makes it"
 ENABLED = {"O": "as an ordinary trigger", "D": "not at all", "R": "on a replica alone", "A": "always"}
 
