@@ -15,7 +15,7 @@ def gateway_command() -> None:
 
 @command(gateway_command, "serve")
 @pass_app
-def serve(app: App, **options: Any) -> None:
+def serve(app: App, /, **options: Any) -> None:
     """Run a payment gateway that moves no real money and can misbehave.
 
     It says where it listens, then serves until SIGTERM or Ctrl-C. It asks nobody who they are: keep it on loopback.
