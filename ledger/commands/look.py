@@ -34,8 +34,9 @@ NEXT = {
     "unknown": "settle again, which asks the gateway first; or ask it yourself about the key, and "
     "ledger confirm|fail {m} {r} --reason '...'",
     "accepted": "wait for the gateway's final word; then ledger confirm|fail {m} {r} --reason '...'",
-    "review": "a person compares it with the gateway; ledger history {m} {r} says why it is here",
-    "sent": "nothing: it is final",
+    "review": "ledger why {m} {r} says why it is here; compare it with the gateway, then "
+    "ledger resolve|requeue|cancel {m} {r} --reason '...'",
+    "sent": "nothing, unless the money came back: ledger return {m} {r} --reason '...'",
     "failed": "nothing: it is final; another try is a new refund id",
     "cancelled": "nothing: it is final",
     "returned": "nothing: it is final",
