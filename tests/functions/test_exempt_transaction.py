@@ -76,6 +76,7 @@ def test_fenced_writers_are_kept_out_meanwhile_and_not_in_the_way(
     with operator.transaction():
         exempt(operator)
         with write_refused("55P03", admin) as refusal, presenting(connection, active):
+            connection.execute("set local statement_timeout = '2s'")  # had it waited for the switch, it would end so
             connection.execute("update charge set amount = 9 where id = 1")
         operator.execute(ALL_ROWS)
     assert refusal.detail["held_by"][0]["pid"] == operator.info.backend_pid

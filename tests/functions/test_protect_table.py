@@ -276,7 +276,7 @@ def test_a_table_that_is_busy_is_left_as_it_is_and_the_lock_timeout_too(
     with rival.transaction():
         rival.execute("insert into charge values (2, 'org_2')")
         with connection.transaction():
-            connection.execute("set local lock_timeout = '100ms'")
+            connection.execute("set local lock_timeout = '100ms'; set local statement_timeout = '1500ms'")
             with refused("55P03", admin), connection.transaction():
                 ledger.protect_table("charge", kind=KIND, column_name="org_id")
             assert connection.execute("show lock_timeout").fetchone() == ("100ms",)

@@ -33,8 +33,9 @@ def presenting(connection: Connection, tokens: dict[str, int]) -> Iterator[None]
 
 @contextmanager
 def forging(connection: Connection, tokens: object) -> Iterator[None]:
-    """A transaction that says, by itself, which tokens it presented."""
+    """A transaction that says, by itself, which tokens it presented, and looks as if it had."""
     with connection.transaction():
+        connection.execute("set local idle_in_transaction_session_timeout = '5s'")
         text = tokens if isinstance(tokens, str) else json.dumps(tokens)
         connection.execute("select set_config('ledger.tokens', %s, true)", [text])
         yield

@@ -49,7 +49,8 @@ def test_off_never_stops_a_write_and_sets_no_limit(
 ) -> None:
     mode(operators, "off")
     on_a_new_timeline(admin)
-    with forging(owner, "{no JSON"):
+    with owner.transaction():
+        owner.execute("set local ledger.tokens = '{no JSON'")
         owner.execute("select ledger.present_token(%s, 99)", [ORG_1])
         owner.execute(WRITE)
         assert owner.execute("show idle_in_transaction_session_timeout").fetchone() == ("0",)

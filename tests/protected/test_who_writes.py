@@ -115,6 +115,17 @@ def test_an_activation_waits_for_the_writes_under_way_and_fences_the_next(
     assert refusal.tells(active=new)
 
 
+def test_an_activation_waits_for_a_write_whose_token_was_not_presented_but_forged(
+    owner: Connection, ledger: Ledger, rival: Connection, admin: Connection
+) -> None:
+    rivals = Ledger(rival)
+    with forging(owner, tokens(ledger, ORG_1)):
+        owner.execute(WRITE)
+        activation = in_background(lambda: activated(rivals, BOB, ORG_1))
+        until(is_waiting(admin, rival))
+    activation.result()
+
+
 def test_a_savepoint_that_rolls_back_takes_what_was_presented_in_it(
     owner: Connection, ledger: Ledger, admin: Connection
 ) -> None:
@@ -203,12 +214,16 @@ def test_a_forged_number_is_judged_like_any_other(owner: Connection, ledger: Led
 def test_a_write_bounds_its_transaction_whatever_was_set_before_it(owner: Connection, ledger: Ledger) -> None:
     """The settings of present_token may be undone, or presenting be forged: each write sees to them again."""
     active = tokens(ledger, ORG_1)
-    for presented in (presenting(owner, active), forging(owner, active)):
-        with presented:
-            owner.execute("set local idle_in_transaction_session_timeout = 0; set local synchronous_commit = off")
-            owner.execute(WRITE)
-            assert owner.execute("show idle_in_transaction_session_timeout").fetchone() == ("10s",)
-            assert owner.execute("show synchronous_commit").fetchone() == ("on",)
+    for name, undone, seen_to in (
+        ("idle_in_transaction_session_timeout", "0", "10s"),
+        ("idle_in_transaction_session_timeout", "1h", "10s"),
+        ("synchronous_commit", "off", "on"),
+    ):
+        for presented in (presenting(owner, active), forging(owner, active)):
+            with presented:
+                owner.execute(f"set local {name} = '{undone}'")
+                owner.execute(WRITE)
+                assert owner.execute(f"show {name}").fetchone() == (seen_to,)
 
 
 def test_presenting_mends_a_forged_setting(owner: Connection, ledger: Ledger) -> None:
