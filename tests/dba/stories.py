@@ -111,7 +111,7 @@ def every_answer_of_a_gateway_is_recorded(cast: Cast) -> None:
     cast.added("accepted", "failed", "released", "unknown")
     token = activated(cast.worker, resource=cast.resource)
     cast.worker.claim_refunds(cast.merchant, token, 10)
-    cast.worker.accept_refund(cast.merchant, "accepted", token, "re_1")
+    cast.worker.accept_refund(cast.merchant, "accepted", token, f"{cast.merchant}/re_1")
     cast.worker.fail_refund(cast.merchant, "failed", token, "card closed")
     cast.worker.release_refund(cast.merchant, "released", token, "not sent")
     cast.worker.mark_unknown(cast.merchant, "unknown", token, "timeout")
