@@ -14,7 +14,7 @@ import pytest
 from ledger import lease, logs
 from ledger.client import Ledger
 from tests.commands.conftest import Cli
-from tests.story import BOB, MERCHANT, RESOURCE, activated, added, raised
+from tests.story import BOB, MERCHANT, RESOURCE, activated, added, raised, until
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -84,9 +84,8 @@ def test_a_refusal_is_told_though_nobody_records_it(ledger: Ledger, caplog: pyte
 def test_a_lost_lease_is_told_with_token_and_holder(
     dsn: str, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with lease.Lease(RESOURCE, db=dsn, redis=redis_url, max_hold=0.05) as held:
-        while held.lost is None:
-            pass
+    with lease.Lease(RESOURCE, db=dsn, redis=redis_url, max_hold=0.5) as held:
+        until(lambda: held.lost)
     (told,) = [logs.fields(each) for each in caplog.records if each.message == "lease_lost"]
     assert told == {"resource": RESOURCE, "token": held.token, "holder": held.holder, "reason": "max_hold"}
 

@@ -19,7 +19,7 @@ from ledger import dev, metrics
 from ledger.client import Ledger
 from tests.commands.conftest import Cli
 from tests.ops.conftest import Promtool, series
-from tests.story import activated, as_ledger_fn, in_state
+from tests.story import activated, as_ledger_fn, in_state, until
 
 DOCS = Path(__file__).parents[2] / "docs"
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -134,7 +134,6 @@ def test_verify_runs_beside_the_scrapes(start: Start, database: str) -> None:
     def verified() -> float:
         return series(get(url)[1], "ledger_verify_timestamp_seconds")
 
-    while not (first := verified()):
-        pass
-    while verified() == first:
-        pass
+    until(verified)
+    first = verified()
+    until(lambda: verified() > first)
