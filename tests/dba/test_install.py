@@ -151,14 +151,12 @@ def test_a_schema_of_that_name_that_is_somebody_elses_is_left_alone(
 
 
 def test_it_is_the_same_in_every_process_and_needs_no_server(tmp_path: Path, printed: Printed) -> None:
-    here = printed("db", "sql")
-    for seed in ("1", "2"):
-        there = subprocess.run(
-            [sys.executable, "-m", "ledger", "db", "sql"], cwd=tmp_path, text=True, capture_output=True, check=True,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), "PYTHONHASHSEED": seed, "PGHOST": "/none",
-                 "HOME": str(tmp_path)},
-        )  # fmt: skip
-        assert there.stdout == here
+    there = subprocess.run(
+        [sys.executable, "-m", "ledger", "db", "sql"], cwd=tmp_path, text=True, capture_output=True, check=True,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), "PYTHONHASHSEED": "7", "PGHOST": "/none",
+             "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert there.stdout == printed("db", "sql") == printed("db", "sql")
 
 
 def test_outside_a_transaction_it_changes_nothing(prepared: str, psql: Psql, printed: Printed) -> None:
