@@ -73,6 +73,9 @@ begin
         into gate.active, gate.barrier, gate.holder, gate.activated_at
         from ledger.fence as f
         where f.resource = pass_gate.resource;
+        if gate.active is distinct from token or token is null then
+            gate.verdict := 'refused';
+        end if;
     end if;
     if gate.transaction_limit_ms is not null and gate.verdict is null then
         perform ledger.limit_transaction(null, gate.transaction_limit_ms);
