@@ -80,4 +80,4 @@ def _run(linter: str, *arguments: str | Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit("\n".join(read_all()))
+    sys.exit("\n".join(read_all()) or None)
