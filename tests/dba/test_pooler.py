@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -131,8 +132,9 @@ def test_a_reason_by_hand_would_be_another_clients_too_and_is_refused(
 
 def test_looking_and_settling_by_command_work_behind_a_pooler(
     pooled: Pooled, redis_url: str, ledger: Ledger, admin: Connection, capfd: pytest.CaptureFixture[str],
-    database: str,
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)  # where the sandbox keeps its log
     for n in range(30):
         ledger.add_refund("m_1", f"r_{n}", 100, "EUR", idempotency_key=f"{database}/{n}")
     settle = ["settle", "m_1", "--gateway", "sandbox", "--redis", redis_url, "--dsn", pooled()]
