@@ -120,9 +120,9 @@ def test_a_reason_by_hand_would_be_another_clients_too_and_is_refused(
 ) -> None:
     added(ledger, "r_1")
     operator = pooled("ledger_operator")
-    arguments = ["confirm", "m_1", "r_1", "--gateway-ref", "re_1", "--redis", redis_url, "--dsn", operator, "--reason", "seen"]
+    arguments = ["confirm", "m_1", "r_1", "--gateway-ref", "re_1", "--redis", redis_url, "--reason", "seen"]
 
-    assert run(commands, arguments) == 2
+    assert run(commands, [*arguments, "--dsn", operator]) == 2
 
     said = capfd.readouterr().err
     assert "a connection pooler stands between" in said
