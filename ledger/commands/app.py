@@ -29,7 +29,7 @@ PATIENCE: dict[str, Any] = {"connect_timeout": 10}
 APPLICATION_NAME = f"ledger/{__version__}"
 LEVELS = ["debug", "info", "warning", "error"]
 FORMATS = ["text", "json"]
-EPILOG = "The global options may stand here too: ledger --help lists them."
+EPILOG = "The global options may stand here too: ledger --help lists them. Wrong usage ends in exit code 2."
 
 
 # A password's own @ or / would make the rest of it a host or a database, and messages name those.

@@ -123,6 +123,7 @@ def claim_command(app: App, given: Given, way: Way) -> int:
     Exit codes:
       0 done           3 refused       4 Postgres or Redis can't be reached     5 no such refund
       2 bad input      6 a live holder has the lease; nothing was changed       8 some were not claimed
+      1 answered no    9 schema missing or behind
     """
     app.need_reason()
 
@@ -148,8 +149,9 @@ def confirm_command(app: App, given: Given, way: Way, gateway_ref: str | None, g
       ledger confirm m_4471 r_815 --gateway-ref re_815 --reason 'seen in the gateway, ticket 91'
     \b
     Exit codes:
-      0 done           3 refused       4 Postgres or Redis can't be reached     5 no such refund
+      0 done           3 refused, or the gateway says otherwise     4 Postgres, Redis or the gateway can't be reached
       2 bad input      6 a live holder has the lease; nothing was changed       8 some were not confirmed
+      1 answered no    5 no such refund                             9 schema missing or behind
     """
     app.need_reason()
     refs = {refund: ref or gateway_ref for refund, ref in given.ids(app, "Record as sent", references=True).items()}
@@ -197,6 +199,7 @@ def fail_command(app: App, given: Given, way: Way) -> int:
     Exit codes:
       0 done           3 refused       4 Postgres or Redis can't be reached     5 no such refund
       2 bad input      6 a live holder has the lease; nothing was changed       8 some were not recorded
+      1 answered no    9 schema missing or behind
     """
     reason = app.need_reason()
 
@@ -222,6 +225,7 @@ def release_command(app: App, given: Given, way: Way) -> int:
     Exit codes:
       0 done           3 refused       4 Postgres or Redis can't be reached     5 no such refund
       2 bad input      6 a live holder has the lease; nothing was changed       8 some were not given back
+      1 answered no    9 schema missing or behind
     """
     reason = app.need_reason()
 
@@ -246,6 +250,7 @@ def unknown_command(app: App, given: Given, way: Way) -> int:
     Exit codes:
       0 done           3 refused       4 Postgres or Redis can't be reached     5 no such refund
       2 bad input      6 a live holder has the lease; nothing was changed       8 some were not recorded
+      1 answered no    9 schema missing or behind
     """
     reason = app.need_reason()
 

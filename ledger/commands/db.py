@@ -23,6 +23,8 @@ def db_command() -> None:
 def upgrade(app: App, revision: str) -> None:
     """Bring the database to REVISION (default: the newest). Run again, it changes nothing.
 
+    With -o json its errors are JSON, and nothing else is.
+
     \b
     Example:
       ledger db upgrade --dsn postgresql://ledger_admin@db.internal/payments
@@ -46,6 +48,8 @@ def upgrade(app: App, revision: str) -> None:
 @pass_app
 def downgrade(app: App, revision: str) -> None:
     """Take the database back to REVISION; `base` takes the whole schema away, with every refund in it.
+
+    With -o json its errors are JSON, and nothing else is.
 
     \b
     Example:
@@ -109,7 +113,8 @@ def current(app: App) -> None:
 def sql(app: App, revisions: str, part: str | None, down: bool) -> None:
     """Print the SQL that an upgrade would run, without a connection. REVISIONS is TO or FROM:TO.
 
-    It runs in one transaction. Each revision begins with what it locks, rewrites and needs.
+    It runs in one transaction. Each revision begins with what it locks, rewrites and needs. With -o json its errors are
+    JSON, and nothing else is.
 
     \b
     Example:
@@ -162,6 +167,8 @@ DUTIES = {
 def grants(app: App, role: str, duty: str) -> None:
     """Print the GRANTs that make ROLE a worker, an operator, a reader or a migrator. Needs no connection.
 
+    With -o json its errors are JSON, and nothing else is.
+
     \b
     Example:
       ledger db grants refunds_app --as worker | psql -v ON_ERROR_STOP=1 -1 -f -
@@ -186,6 +193,8 @@ def grants(app: App, role: str, duty: str) -> None:
 @pass_app
 def docs(app: App) -> None:
     """Print the reference of functions, moves, codes, tables and types as Markdown, from the catalog's comments.
+
+    With -o json its errors are JSON, and nothing else is.
 
     \b
     Example:

@@ -46,6 +46,8 @@ def up(app: App, folder: Path, pg: str) -> None:
 def down(app: App, folder: Path) -> None:
     """Stop the servers kept in FOLDER. The data stays.
 
+    With -o json its errors are JSON, and nothing else is.
+
     \b
     Example:
       ledger dev down
@@ -62,6 +64,8 @@ def down(app: App, folder: Path) -> None:
 @pass_app
 def env(app: App, folder: Path) -> None:
     """Print the line for the shell that points every command at the servers kept in FOLDER.
+
+    With -o json its errors are JSON, and nothing else is.
 
     \b
     Example:

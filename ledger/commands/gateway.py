@@ -20,6 +20,8 @@ def serve(app: App, /, **options: Any) -> None:
 
     It says where it listens, then serves until SIGTERM or Ctrl-C. It asks nobody who they are: keep it on loopback.
 
+    With -o json its errors are JSON, and nothing else is.
+
     \b
     Example:
       ledger gateway serve --port 8080 --latency 0.2

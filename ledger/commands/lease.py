@@ -146,7 +146,7 @@ def break_(app: App, resource: str, holder: str, without_lease: bool) -> int:
     \b
     Exit codes:
       0 done       1 answered no       2 bad input       4 Postgres or Redis can't be reached
-      6 somebody else holds it, or it is paused                 9 schema missing or behind
+      5 it was never held      6 somebody else holds it, or it is paused      9 schema missing or behind
     """
     reason = app.need_reason()
     with app.connect() as connection:

@@ -51,6 +51,8 @@ def run_command(
     The command finds its token in LEDGER_TOKEN, and what it is for in LEDGER_RESOURCE. When the lease is lost the
     command is sent SIGTERM, and SIGKILL after the grace. SIGINT, SIGTERM and SIGHUP go on to the command.
 
+    What is printed is the command's own. With -o json its errors are JSON, and nothing else is.
+
     \b
     Example:
       ledger run report:daily --lock advisory -- python report.py
