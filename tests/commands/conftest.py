@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psycopg
 import pytest
@@ -61,9 +61,9 @@ def quiet_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def nowhere(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
     """The command line without servers: `nowhere("verify")`."""
 
-    def call(*arguments: object, stdin: str | None = None) -> Said:
+    def call(*arguments: object, stdin: str | TextIO | None = None) -> Said:
         capfd.readouterr()
-        monkeypatch.setattr("sys.stdin", io.StringIO(stdin or ""))
+        monkeypatch.setattr("sys.stdin", io.StringIO(stdin or "") if stdin is None or isinstance(stdin, str) else stdin)
         code = run(commands, [str(argument) for argument in arguments])
         return Said(code, *capfd.readouterr())
 
