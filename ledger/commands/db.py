@@ -69,7 +69,9 @@ def downgrade(app: App, revision: str) -> None:
         has_refunds = connection.execute("select to_regclass('ledger.refund') is not null").fetchone()
         refunds = 0
         if has_refunds is not None and has_refunds[0]:
-            counted = connection.execute("select count(*) from ledger.refund").fetchone()
+            counted = connection.execute(
+                "select (select count(*) from ledger.refund) + (select count(*) from ledger.archived_refund)"
+            ).fetchone()
             refunds = 0 if counted is None else counted[0]
     app.confirm(
         f"Take schema ledger of database {database} from {found} to {revision}? "

@@ -15,7 +15,7 @@ from ledger.commands.app import App, BadInput, command, pass_app
 BY_DAY = """
     with entry as (
         select (j.at at time zone 'UTC')::date as day, j.merchant_id, j.currency, side.account, side.minor
-        from ledger.journal as j
+        from (select * from ledger.journal union all select * from ledger.archived_journal) as j
         cross join lateral (values (j.debit, -j.amount_minor), (j.credit, j.amount_minor)) as side (account, minor)
         where j.debit is not null
             and j.at < (%(to)s::date + 1)::timestamp at time zone 'UTC'

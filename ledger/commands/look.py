@@ -157,14 +157,16 @@ def verify_command(app: App, merchant: str | None) -> int:
 
 
 def find(connection: Connection[Any], merchant: str, refund: str) -> dict[str, Any]:
-    """One refund with all about it. Raises NotFound."""
+    """One refund with all about it, archived or not. Raises NotFound."""
+    of_one = " where r.merchant_id = %s and r.refund_id = %s"
     with connection.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute(REFUND + " where r.merchant_id = %s and r.refund_id = %s", (merchant, refund)).fetchone()
-    if row is None:
-        raise NotFound(
-            f"merchant {merchant} has no refund {refund}", f"Check both ids, the merchant first: ledger list {merchant}"
-        )
-    return row
+        for query in (REFUND, REFUND.replace("ledger.refund", "ledger.archived_refund")):
+            row = cursor.execute(query + of_one, (merchant, refund)).fetchone()
+            if row is not None:
+                return row
+    raise NotFound(
+        f"merchant {merchant} has no refund {refund}", f"Check both ids, the merchant first: ledger list {merchant}"
+    )
 
 
 def readable(row: dict[str, Any]) -> dict[str, Any]:

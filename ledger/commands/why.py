@@ -19,11 +19,10 @@ from ledger.errors import LeaseUnreachable
 
 MOVES = """
     select
-        j.at, 'move' as what, j.number, j.from_state, j.to_state, j.token, h.holder, j.attempts, j.maybe_sent, j.debit,
-        j.credit, j.amount_minor, j.currency, j.gateway_ref, j.database_user, j.actor, j.reason, j.evidence
+        h.at, 'move' as what, h.number, h.from_state, h.to_state, h.token, h.holder, h.attempts, h.maybe_sent, h.debit,
+        h.credit, h.amount_minor, h.currency, h.gateway_ref, h.database_user, h.actor, h.reason, h.evidence
     from ledger.history as h
-    join ledger.journal as j using (merchant_id, refund_id, number)
-    where j.merchant_id = %(merchant)s and j.refund_id = %(refund)s
+    where h.merchant_id = %(merchant)s and h.refund_id = %(refund)s
 """
 
 REFUSALS = """

@@ -498,3 +498,34 @@ def test_the_command_forgets_refusals_and_draws(
 
     assert (code, json.loads(out)) == (0, {"refusals": 5, "draws": 5})
     assert ledger_command("prune")[0] == 2
+
+
+LOOKS = {
+    "show": ["show", MERCHANT, "sent"],
+    "history": ["history", MERCHANT, "sent"],
+    "export": ["export", "--from", "2020-01-01", "--to", "2099-12-31"],
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_is_told_of_a_refund_and_its_money_stays_the_same(
+    look: str, archive: Archive, refunds: int, operator_dsn: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> str:
+        capfd.readouterr()
+        assert run(commands, [*LOOKS[look], "-o", "json", "--dsn", operator_dsn]) == 0
+        return capfd.readouterr().out
+
+    before = said()
+    archive()
+    assert said() == before
+
+
+def test_why_tells_the_moves_of_an_archived_refund(
+    archive: Archive, refunds: int, operator_dsn: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    archive()
+    assert run(commands, ["why", MERCHANT, "sent", "-o", "json", "--dsn", operator_dsn]) == 0
+    story = capfd.readouterr().out
+    for state in ("pending", "sending", "sent"):
+        assert f'"to_state": "{state}"' in story
