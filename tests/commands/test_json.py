@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # its stubs are another package
 
+from ledger import demo, dev
 from ledger.client import Ledger
-from ledger.sandbox import SandboxProcess
+from ledger.demo.acts import Result
+from ledger.sandbox import Movements, SandboxProcess
 from tests.commands.conftest import Cli
-from tests.story import ALICE, MERCHANT, RESOURCE, activated, added, as_ledger_fn, in_state, on_a_new_timeline
+from tests.commands.test_usage import LEAVES
+from tests.story import (
+    ALICE,
+    MERCHANT,
+    RESOURCE,
+    activated,
+    added,
+    as_ledger_fn,
+    drawn,
+    in_state,
+    on_a_new_timeline,
+)
 
 SCHEMAS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "docs" / "cli.schemas.json").read_text())["commands"]
 WHY = ("--reason", "ticket 91", "--yes")
@@ -47,15 +61,15 @@ def fits(command: str, answer: Any) -> None:
     assert problems == []
 
 
-@pytest.mark.parametrize(("command", "typed"), [(name, one) for name, calls in TYPED.items() for one in calls], ids=str)
-def test_what_a_command_about_refunds_answers(
-    cli: Cli, ledger: Ledger, admin: Any, command: str, typed: tuple[str, tuple[str, ...]]
-) -> None:
-    state, words = typed
-    in_state(state, "r_1", activated(ledger), ledger, admin)
-    said = cli(command, MERCHANT, *words, *(() if command in WITHOUT_REASON else WHY), "-o", "json")
-    assert said.out, said.err
-    fits(command, said.json)
+@pytest.mark.parametrize("command", TYPED)
+def test_what_a_command_about_refunds_answers(cli: Cli, ledger: Ledger, admin: Any, command: str) -> None:
+    for number, (state, words) in enumerate(TYPED[command]):
+        refund = f"r_{number}"
+        in_state(state, refund, activated(ledger), ledger, admin)
+        typed = [word.replace("r_1", refund) for word in words]
+        said = cli(command, MERCHANT, *typed, *(() if command in WITHOUT_REASON else WHY), "-o", "json")
+        assert said.out, said.err
+        fits(command, said.json)
 
 
 def test_a_finding_of_verify(cli: Cli, ledger: Ledger, admin: Any) -> None:
@@ -69,44 +83,121 @@ def test_settling(cli: Cli, refund: str, gateway: SandboxProcess) -> None:
     fits("settle", cli("settle", MERCHANT, "--gateway", gateway.url, "-o", "json").json)
 
 
-Prepare = Callable[[Ledger, Any], None]
+@pytest.mark.parametrize("command", ["history", "why"])
+def test_a_story_with_refusals_and_a_broken_lease(
+    cli: Cli, ledger: Ledger, operators: Ledger, admin: Any, command: str
+) -> None:
+    in_state("sending", "r_1", activated(ledger), ledger, admin)
+    operators.break_lease(RESOURCE, ALICE, "carol", "ticket 91")
+    drawn(ledger)
+    assert cli("cancel", MERCHANT, "r_1", *WHY).code == 3
+    story = cli(command, MERCHANT, "r_1", "-o", "json").json
+    fits(command, story)
+    told = json.dumps(story)
+    assert "refused LG204 cancel_refund" in told
+    assert ("lease of alice" in told) == (command == "why")
 
-OTHERS: dict[str, tuple[Prepare, list[tuple[str, ...]]]] = {
-    "pause": (lambda _, __: None, [("pause", "settle", *WHY), ("pause",)]),
-    "resume": (lambda _, __: None, [("resume", "settle", *WHY)]),
+
+# The shop's own table, and a write to it that presents no token.
+CHARGE = """
+    create table charge (org_id text not null);
+    select ledger.set_mode('charges', 'shadow', 'carol', 'roll-out');
+    select ledger.protect_table('charge', kind => 'charges', column_name => 'org_id');
+    insert into charge (org_id) values ('org_7');
+"""
+
+Prepare = Callable[[Ledger, Any], object]
+
+
+def held(ledger: Ledger, _: Any) -> None:
+    """A lease was given back."""
+    ledger.record_hold("report:daily", activated(ledger, resource="report:daily"), timedelta(seconds=10), 3, 0)
+
+
+def charged(_: Ledger, admin: Any) -> None:
+    """A protected table under shadow, with a write that would have been refused."""
+    with admin.transaction():
+        admin.execute(CHARGE)
+
+
+def finished(ledger: Ledger, admin: Any) -> None:
+    """A refund that was settled long ago."""
+    in_state("failed", "r_old", activated(ledger), ledger, admin)
+    as_ledger_fn(admin, "update ledger.refund set changed_at = now() - interval '1 year' where refund_id = 'r_old'")
+
+
+# In this order, on one database: what to prepare, and what a person types then.
+OTHERS: dict[str, tuple[Prepare | None, list[tuple[str, ...]]]] = {
+    "import": (None, [("import", "refunds.csv")]),
+    "pause": (None, [("pause", "charges", *WHY), ("pause",)]),
+    "resume": (None, [("resume", "charges", *WHY)]),
+    "recover setting": (None, [("recover", "setting"), ("recover", "setting", "hold", *WHY)]),
+    "export": (
+        lambda ledger, _: added(ledger, "r_1"),
+        [("export", "--from", "2020-01-01", "--to", "2099-01-01")],
+    ),
+    "kind list": (None, [("kind", "list")]),
+    "kind set": (None, [("kind", "set", "settle", "--max-attempts", "7", *WHY)]),
+    "mode set": (
+        charged,
+        [("mode", "set", "charges", "enforce", *WHY), ("mode", "set", "reports", "shadow", *WHY)],
+    ),
+    "mode list": (None, [("mode", "list")]),
+    "refusals": (None, [("refusals",), ("refusals", "--totals")]),
+    "lease list": (lambda ledger, _: activated(ledger), [("lease", "list")]),
+    "lease show": (None, [("lease", "show", RESOURCE)]),
+    "lease break": (None, [("lease", "break", RESOURCE, "--holder", ALICE, *WHY)]),
+    "lease advise": (held, [("lease", "advise", "report")]),
+    "archive": (finished, [("archive", "--older-than", "300d", *WHY)]),
+    "prune": (None, [("prune", "--draws", "7d", *WHY), ("prune", "--refusals", "90d", "--draws", "7d", *WHY)]),
+    "metrics": (None, [("metrics",), ("metrics", "--verify-every", "1h")]),
+    "doctor": (None, [("doctor",)]),
+    "db current": (None, [("db", "current")]),
     "recover failover": (
         lambda _, admin: on_a_new_timeline(admin),
         [("recover", "failover", *WHY), ("recover", "failover", *WHY)],
     ),
-    "recover setting": (lambda _, __: None, [("recover", "setting"), ("recover", "setting", "lift", *WHY)]),
-    "export": (lambda ledger, _: added(ledger, "r_1"), [("export", "--from", "2020-01-01", "--to", "2099-01-01")]),
-    "kind list": (lambda _, __: None, [("kind", "list")]),
-    "kind set": (lambda _, __: None, [("kind", "set", "settle", "--max-attempts", "7", *WHY)]),
-    "lease list": (lambda ledger, _: void(activated(ledger)), [("lease", "list")]),
-    "lease show": (lambda ledger, _: void(activated(ledger)), [("lease", "show", RESOURCE)]),
-    "lease break": (
-        lambda ledger, _: void(activated(ledger)),
-        [("lease", "break", RESOURCE, "--holder", ALICE, *WHY)],
-    ),
-    "db current": (lambda _, __: None, [("db", "current")]),
 }
 
 
-def void(_: object) -> None:
-    """For what is done for its effect alone."""
+def test_what_the_others_answer(cli: Cli, ledger: Ledger, admin: Any, tmp_path: Path) -> None:
+    (tmp_path / "refunds.csv").write_text("merchant_id,refund_id,amount,currency\nm_3,r_1,70.25,EUR\n")
+    for command, (prepare, calls) in OTHERS.items():
+        if prepare is not None:
+            prepare(ledger, admin)
+        for words in calls:
+            said = cli(*words, "-o", "json")
+            assert said.out, (command, said.err)
+            assert said.json, command
+            fits(command, said.json)
 
 
-@pytest.mark.parametrize("command", OTHERS)
-def test_what_the_others_answer(cli: Cli, ledger: Ledger, admin: Any, command: str) -> None:
-    prepare, calls = OTHERS[command]
-    prepare(ledger, admin)
-    for words in calls:
-        said = cli(*words, "-o", "json")
-        assert said.out, said.err
-        fits(command, said.json)
+def test_what_an_empty_database_answers(cli: Cli, empty_dsn: str) -> None:
+    for command in ("db current", "doctor"):
+        fits(command, cli(*command.split(), "--dsn", empty_dsn, "-o", "json").json)
 
 
-def test_each_schema_is_one_and_each_is_tried() -> None:
-    assert set(SCHEMAS) == set(TYPED) | set(OTHERS) | {"settle"}
+def test_what_starts_servers_answers(nowhere: Cli, monkeypatch: pytest.MonkeyPatch, servers: dev.Servers) -> None:
+    """The servers of the tests stand in for new ones; test_demo.py has a performance."""
+    monkeypatch.setattr(dev, "up", lambda folder, pg: servers)
+    performed = Result(1200, Movements(()), [{"code": "LG101", "token": 1, "active": 2}], ["sums: they differ"])
+    monkeypatch.setattr(demo, "run", lambda pg, say: performed)
+    for command in ("dev up", "demo"):
+        fits(command, nowhere(*command.split(), "-o", "json").json)
+
+
+# What has no data to print: SQL, a shell's line, words, or what another program prints.
+WITHOUT_DATA = {
+    "run", "gateway serve", "dev down", "dev env", "db upgrade", "db downgrade", "db sql", "db grants", "db docs",
+}  # fmt: skip
+
+
+def test_each_command_has_a_schema_that_is_tried_or_says_that_it_prints_no_data(nowhere: Cli) -> None:
+    assert set(SCHEMAS) == set(TYPED) | set(OTHERS) | {"settle", "dev up", "demo"}
+    assert set(SCHEMAS) | WITHOUT_DATA == set(LEAVES)
     for schema in SCHEMAS.values():
         Draft202012Validator.check_schema(schema)
+    for command in WITHOUT_DATA:
+        said = nowhere(*command.split(), "--help").out
+        assert "With -o json its errors are JSON, and nothing else is." in " ".join(said.split()), command
+        assert nowhere(*command.split(), "--nope", "-o", "json").error["exit_code"] == 2
