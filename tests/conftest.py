@@ -14,6 +14,7 @@ from pytest_postgresql.executors import NoopExecutor
 
 from ledger import dev
 from ledger.client import Ledger
+from tests import canary
 
 EMPTY = "ledger_empty"
 SETTINGS = {"plpgsql.extra_errors": "all", "deadlock_timeout": "200ms"}
@@ -26,12 +27,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--redis-server", default=None, help="server program in place of the wheel's Valkey")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """A test that printed or logged the password has failed, whatever else it shows."""
+    report: pytest.TestReport = yield
+    if report.passed and any(canary.CANARY in text for _, text in report.sections):
+        report.outcome, report.longrepr = "failed", "the password that the suite gives was printed or logged"
+    return report
+
+
 @pytest.fixture(scope="session")
 def servers(pytestconfig: pytest.Config) -> Iterator[dev.Servers]:
     """The pair of servers of this test process. A test may crash them; the next one finds them up."""
     pg, program = pytestconfig.getoption("pg"), pytestconfig.getoption("redis_server")
     with dev.temporary(pg, redis=program, settings=SETTINGS) as pair:
         yield pair
+        for log in pair.folder.rglob("*.log"):
+            assert canary.CANARY not in log.read_text(errors="replace"), f"{log.name} has the password"
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +88,7 @@ def admin_dsn(running: dev.Servers, migrated_database: psycopg.Connection[Any]) 
     name = migrated_database.info.dbname
     migrated_database.close()
     give_to_migrator(str(running.sockets), running.postgres.port, name)
-    yield running.dsn("postgres", name)
+    yield canary.given(running.dsn("postgres", name))
     running.start_postgres()  # or the database of a test that crashed it can't be dropped
 
 
@@ -89,25 +101,25 @@ def database(admin_dsn: str) -> str:
 @pytest.fixture
 def dsn(running: dev.Servers, database: str) -> str:
     """The same database, as `ledger_worker`."""
-    return running.dsn("ledger_worker", database)
+    return canary.given(running.dsn("ledger_worker", database))
 
 
 @pytest.fixture
 def operator_dsn(running: dev.Servers, database: str) -> str:
     """The same database, as `ledger_operator`."""
-    return running.dsn("ledger_operator", database)
+    return canary.given(running.dsn("ledger_operator", database))
 
 
 @pytest.fixture
 def reader_dsn(running: dev.Servers, database: str) -> str:
     """The same database, as `ledger_reader`."""
-    return running.dsn("ledger_reader", database)
+    return canary.given(running.dsn("ledger_reader", database))
 
 
 @pytest.fixture
 def migrator_dsn(running: dev.Servers, database: str) -> str:
     """The same database, as `ledger_admin`, who owns it and runs the migrations."""
-    return running.dsn("ledger_admin", database)
+    return canary.given(running.dsn("ledger_admin", database))
 
 
 @pytest.fixture

@@ -15,11 +15,13 @@ from typing import Any, TextIO
 import psycopg
 import pytest
 
+from ledger import dev
 from ledger.client import Ledger
 from ledger.commands import ledger as commands
 from ledger.commands.exits import run
 from ledger.lease import Lease
 from ledger.sandbox import SandboxProcess
+from tests.canary import CANARY, kept_in
 from tests.story import MERCHANT, RESOURCE
 
 CHECKOUT = Path(__file__).parents[2]
@@ -65,17 +67,28 @@ def nowhere(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
         capfd.readouterr()
         monkeypatch.setattr("sys.stdin", io.StringIO(stdin or "") if stdin is None or isinstance(stdin, str) else stdin)
         code = run(commands, [str(argument) for argument in arguments])
-        return Said(code, *capfd.readouterr())
+        said = Said(code, *capfd.readouterr())
+        assert CANARY not in said.out + said.err, arguments
+        return said
 
     return call
 
 
 @pytest.fixture
-def cli(nowhere: Cli, operator_dsn: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(
+    nowhere: Cli,
+    operator_dsn: str,
+    admin_dsn: str,
+    redis_url: str,
+    running: dev.Servers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Cli]:
     """The command line of a person on call, with Postgres and Redis at hand."""
     monkeypatch.setenv("LEDGER_DSN", operator_dsn)
     monkeypatch.setenv("LEDGER_REDIS_URL", redis_url)
-    return nowhere
+    yield nowhere
+    running.start_postgres()
+    assert kept_in(admin_dsn) == []
 
 
 @pytest.fixture

@@ -8,22 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import redis
-from psycopg import conninfo
 
 from ledger import dev
 from ledger.client import Ledger
+from tests.canary import CANARY, kept_in
 from tests.commands.conftest import Cli
-from tests.story import MERCHANT, RESOURCE, TABLES, activated, added
-
-CANARY = "canary-4711-pw"
-
-
-@pytest.fixture
-def secret_dsn(operator_dsn: str) -> str:
-    return conninfo.make_conninfo(operator_dsn, password=CANARY)
+from tests.story import MERCHANT, RESOURCE, activated, added
 
 
 @pytest.fixture
@@ -41,19 +33,14 @@ def unused_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def stored(admin: psycopg.Connection[Any]) -> str:
-    """Every row of the ledger, as text."""
-    return "\n".join(str(admin.execute(f"select t::text from ledger.{name} as t").fetchall()) for name in TABLES)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("how", [["--log-format", "json", "-o", "json"], ["--log-format", "text"]])
 def test_the_password_is_in_nothing_that_is_printed_or_stored(
     how: list[str],
     nowhere: Cli,
-    secret_dsn: str,
+    operator_dsn: str,
     secret_redis: str,
     ledger: Ledger,
-    admin: psycopg.Connection[Any],
+    admin_dsn: str,
     running: dev.Servers,
     gateway: Any,
     tmp_path: Path,
@@ -68,7 +55,7 @@ def test_the_password_is_in_nothing_that_is_printed_or_stored(
     (tmp_path / "bad.csv").write_text("merchant_id,refund_id\n")
     said = {}
 
-    def say(expected: int, *command: object, dsn: str = secret_dsn, redis: str = secret_redis) -> None:
+    def say(expected: int, *command: object, dsn: str = operator_dsn, redis: str = secret_redis) -> None:
         told = nowhere(*command, "--dsn", dsn, "--redis", redis, "--log-level", "debug", *how)
         said[command, dsn, redis] = told.out + told.err
         assert told.code == expected, told
@@ -93,7 +80,7 @@ def test_the_password_is_in_nothing_that_is_printed_or_stored(
     say(2, "settle", MERCHANT, "--gateway", gateway.url, redis=f"nonsense://:{CANARY}@host")
 
     assert {command for command, text in said.items() if CANARY in text} == set()
-    assert CANARY not in stored(admin)
+    assert kept_in(admin_dsn) == []
     with redis_client(secret_redis) as client:
         kept = [(name, client.type(name), client.dump(name)) for name in client.keys("*")]
     assert CANARY not in str(kept)
@@ -104,3 +91,8 @@ def test_the_password_is_in_nothing_that_is_printed_or_stored(
 
 def redis_client(url: str) -> redis.Redis:
     return redis.Redis.from_url(url)
+
+
+def test_the_suite_would_see_it(admin_dsn: str, ledger: Ledger) -> None:
+    ledger.record_refusal("LG101", CANARY, {"resource": RESOURCE})
+    assert kept_in(admin_dsn) == ["ledger.refusal"]
