@@ -40,8 +40,8 @@ DURATION_OR_ZERO = Duration(zero=True)
 
 
 def readable(duration: timedelta) -> str:
-    """A duration in the largest units that say it exactly: 23h, 1h 30m, 1.5s."""
-    seconds = duration.total_seconds()
+    """A duration in the largest units that say it, to the millisecond: 23h, 1h 30m, 1.5s."""
+    seconds = round(duration.total_seconds(), 3)
     parts = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         # 23h and 24h are read more easily than 1d is.
@@ -49,5 +49,5 @@ def readable(duration: timedelta) -> str:
             parts.append(f"{int(seconds // size)}{unit}")
             seconds %= size
     if seconds or not parts:
-        parts.append(f"{seconds:g}s")
+        parts.append(f"{round(seconds, 3):g}s")
     return " ".join(parts)

@@ -9,6 +9,7 @@ import click
 from ledger.commands import output
 from ledger.commands.app import App, command, group, pass_app
 from ledger.commands.durations import DURATION_OR_ZERO
+from ledger.commands.refusals import told
 from ledger.errors import BadArgument
 
 LIST = """
@@ -93,7 +94,7 @@ def set_(app: App, kind: str, mode: str, force: bool, quiet_for: timedelta) -> N
         except BadArgument as refused:
             in_the_way = refused.detail.get("would_be_refusals")
             if in_the_way:
-                output.rows(app, in_the_way, IN_THE_WAY)
+                output.rows(app, told(app, in_the_way), IN_THE_WAY)
                 refused.hint = (
                     f"Let those writers present a token, or find out why they came late: ledger refusals --kind {kind}"
                     " --mode shadow. --force enforces all the same"

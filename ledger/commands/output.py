@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,6 +22,14 @@ Row = Mapping[str, Any]
 
 FOLDS_FROM = 100
 """The narrowest terminal on which folded columns read better than a field a line."""
+
+TIME = re.compile(r"\d{4}-\d\d-\d\d [\d:.]+Z")
+
+NARROWEST = 20
+"""Text is folded to no less than that."""
+
+COPIED = ("next", "mend")
+"""What a person copies has no line breaks of ours in it; a terminal folds it by itself."""
 
 EMPTY: tuple[Any, ...] = (None, "", [], {})
 """What a table says nothing of. (False and 0 are something.)"""
@@ -90,7 +100,7 @@ def cell(value: Any) -> str:
     if isinstance(value, timedelta):
         return durations.readable(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {cell(each)}" for name, each in value.items())
+        return ", ".join(f"{name} {cell(each)}" for name, each in value.items() if each != "")
     if isinstance(value, list | tuple):
         return "; ".join(cell(each) for each in value)
     return _on_one_line(str(value))
@@ -132,14 +142,23 @@ def _fields(data: Row) -> None:
     shown = {name.replace("_", " "): value for name, value in data.items() if _is_something(value)}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
-        click.echo(f"{name:<{width}}  {cell(value)}")
+        click.echo(f"{name:<{width}}  {_hanging(name, cell(value), width + 2)}")
+
+
+def _hanging(name: str, text: str, indent: int) -> str:
+    """A field's text, folded beside its name where a terminal is too narrow for it."""
+    room = shutil.get_terminal_size().columns - indent
+    if name in COPIED or not sys.stdout.isatty() or room < NARROWEST:
+        return text
+    lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+    return ("\n" + " " * indent).join(lines)
 
 
 def _table(cells: list[list[str]], columns: Sequence[str]) -> None:
     widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
     terminal = shutil.get_terminal_size().columns
     if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > terminal:
-        if terminal >= FOLDS_FROM and _folded(cells, columns):
+        if terminal >= FOLDS_FROM and _folded(cells, columns, widths, terminal):
             return
         # As psql's \x auto does it.
         for number, row in enumerate(cells):
@@ -152,22 +171,43 @@ def _table(cells: list[list[str]], columns: Sequence[str]) -> None:
         click.echo(_line(row, widths))
 
 
-def _folded(cells: list[list[str]], columns: Sequence[str]) -> bool:
-    """With the extra `rich`: a table that folds long cells to the width. False without it."""
+def _folded(cells: list[list[str]], columns: Sequence[str], widths: Sequence[int], terminal: int) -> bool:
+    """With the extra `rich`: a table that folds prose between words. False without it, or where that isn't enough."""
     try:
         from rich.console import Console
         from rich.table import Table
     except ImportError:
         return False
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
-        column.overflow = "fold"
-    for row in cells:
-        table.add_row(*row)
+    least = [_least(name, [row[i] for row in cells]) for i, name in enumerate(columns)]
+    room = terminal - 2 * len(columns) + 2
+    if sum(least) > room:
+        return False
+    # The widest give way first.
+    cap = max(widths)
+    while sum(folded := [min(width, max(cap, needed)) for width, needed in zip(widths, least, strict=True)]) > room:
+        cap -= 1
     ctx = click.get_current_context(silent=True)
     plain_only = ctx is not None and ctx.color is False
+    table = Table(box=None, pad_edge=False, header_style=None if plain_only else "bold")
+    for name, width in zip(columns, folded, strict=True):
+        table.add_column(name, overflow="fold", width=width)
+    for row in cells:
+        table.add_row(*row)
     Console(no_color=plain_only, markup=False, highlight=False).print(table)
     return True
+
+
+def _least(name: str, texts: Sequence[str]) -> int:
+    """How narrow a column may become: no id, time or word is broken, and nothing that is copied."""
+    least = len(name)
+    for text in texts:
+        whole = max(NARROWEST, *map(len, text.split())) if _is_prose(name, text) else len(text)
+        least = max(least, whole)
+    return least
+
+
+def _is_prose(name: str, text: str) -> bool:
+    return name not in COPIED and len(text) > NARROWEST and TIME.fullmatch(text) is None
 
 
 def _line(values: Sequence[str], widths: Sequence[int]) -> str:

@@ -83,6 +83,13 @@ def refusals_command(
     wanted = {"kind": kind, "code": code, "merchant": merchant, "since": since, "mode": mode, "limit": limit}
     with app.connect() as connection, connection.cursor(row_factory=dict_row) as cursor:
         found: list[dict[str, Any]] = cursor.execute(TOTALS if totals else LIST, wanted).fetchall()
-    output.rows(app, found, TOTAL_COLUMNS if totals else COLUMNS, empty="no refusals")
+    output.rows(app, told(app, found), TOTAL_COLUMNS if totals else COLUMNS, empty="no refusals")
     if len(found) == limit and not totals:
         output.say(f"the newest {limit}; --limit shows more")
+
+
+def told(app: App, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Refusals as they are shown: for a person a statement stands in one line."""
+    if app.output is not None:
+        return rows
+    return [row | {"statement": " ".join((row.get("statement") or "").split())} for row in rows]

@@ -35,6 +35,8 @@ def test_money_is_shown_by_its_currency(minor: int, exponent: int, shown: str) -
         (AT, "2026-03-01 12:30:00.123Z"),
         (timedelta(hours=23), "23h"),
         ({"EUR": 5, "JPY": 6}, "EUR 5, JPY 6"),
+        ({"kind": "settle", "reason": ""}, "kind settle"),
+        (timedelta(seconds=20) / 3, "6.667s"),
         (["a", "b"], "a; b"),
         ("\x1b[2Jgone\n", r"\x1b[2Jgone\n"),
     ],
@@ -113,7 +115,8 @@ def test_a_table_too_wide_for_a_narrow_terminal_has_a_field_a_line(
     output.rows(App(), ROWS, ["name", "text"])
 
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines] == ["name", "text", "", "name", "text"]
+    assert [line.split("  ")[0] for line in lines if line[:1] != " "] == ["name", "text", "", "name", "text"]
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_table_too_wide_for_a_wide_terminal_folds_where_rich_is_installed(
@@ -128,7 +131,54 @@ def test_a_table_too_wide_for_a_wide_terminal_folds_where_rich_is_installed(
 
     assert folded[0].split() == ["name", "text"]
     assert max(map(len, folded)) <= 120
-    assert plain[2] == ""
+    assert plain[0] == "name  r_1"
+
+
+HOLDER = "refunds-worker-7/4711/0123456789abcdef"
+STEP = "ledger why m_1 r_1"
+STUCK = [{"holder": HOLDER, "at": AT, "why": "its holder was fenced out", "reason": "said " * 30, "next": STEP}]
+
+
+def test_folding_breaks_no_id_no_time_and_nothing_that_is_copied(
+    capsys: pytest.CaptureFixture[str], terminal: Any
+) -> None:
+    terminal(140)
+    output.rows(App(), STUCK, list(STUCK[0]))
+    lines = click.unstyle(capsys.readouterr().out).splitlines()
+
+    assert max(map(len, lines)) <= 140
+    for whole in (HOLDER, output.cell(AT), "its holder was fenced", STEP):
+        assert whole in lines[1]
+    assert len(lines) > 3
+
+
+def test_where_ids_leave_no_room_there_is_a_field_a_line(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
+    terminal(120)
+    output.rows(App(), STUCK, list(STUCK[0]))
+
+    assert capsys.readouterr().out.startswith(f"holder  {HOLDER}\n")
+
+
+def test_a_long_field_is_folded_beside_its_name_and_a_command_is_not(
+    capsys: pytest.CaptureFixture[str], terminal: Any
+) -> None:
+    terminal(40)
+    output.one(App(), {"reason": "said " * 12, "next": "ledger " * 12})
+
+    assert capsys.readouterr().out.splitlines() == [
+        "reason  said said said said said said",
+        "        said said said said said said",
+        "next    " + "ledger " * 12,
+    ]
+
+
+def test_a_folded_table_is_plain_where_no_colours_are_wanted(capsys: pytest.CaptureFixture[str], terminal: Any) -> None:
+    terminal(120)
+    with click.Context(click.Command("list")) as ctx:
+        ctx.color = False
+        output.rows(App(), ROWS, ["name", "text"])
+
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_a_pipe_gets_whole_lines_whatever_their_length(capsys: pytest.CaptureFixture[str]) -> None:
