@@ -41,10 +41,8 @@ BY_DAY = """
     order by d.day, d.merchant_id, d.currency, d.account
 """
 
-COLUMNS = [
-    *("day", "merchant_id", "currency", "account", "entries", "debit", "credit", "balance"),
-    *("debit_minor", "credit_minor", "balance_minor"),
-]
+FOR_PEOPLE = ["day", "merchant_id", "currency", "account", "entries", "debit", "credit", "balance"]
+MINOR = ["debit_minor", "credit_minor", "balance_minor"]
 DAY = click.DateTime(["%Y-%m-%d"])
 
 
@@ -78,4 +76,5 @@ def export_command(app: App, first: datetime, last: datetime, merchant: str | No
         exponent = row.pop("exponent")
         amounts = {name: output.decimal(row[f"{name}_minor"], exponent) for name in ("debit", "credit", "balance")}
         data.append(row | amounts)
-    output.rows(replace(app, output=app.output or "csv"), data, COLUMNS, empty="no entries on those days")
+    asked = replace(app, output=app.output or "csv")
+    output.rows(asked, data, FOR_PEOPLE, csv_columns=FOR_PEOPLE + MINOR, empty="no entries on those days")
