@@ -23,7 +23,8 @@ Written from the commands' own help by `python tests/commands/test_reference.py`
 Data goes to stdout, words and errors to stderr. Postgres is found as psql finds it: `--dsn`, `LEDGER_DSN`,
 `DATABASE_URL`, or libpq's own variables and files. Redis is `--redis`, `LEDGER_REDIS_URL` or `REDIS_URL`. Where an id
 may be `-`, ids are read from stdin. With `-o json` an error is one JSON object on stderr, too: `exit_code`, `type`,
-`message`, `hint`, and for a refusal its `code` and `detail`.
+`message`, `hint`, and for a refusal its `code` and `detail`. What a command prints with `-o json` has the shape that
+[cli.schemas.json](cli.schemas.json) names.
 """
 
 
