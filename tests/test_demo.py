@@ -9,6 +9,8 @@ import pytest
 
 from ledger import demo
 
+pytestmark = pytest.mark.heavy
+
 
 def test_both_acts_come_out_as_promised(pytestconfig: pytest.Config) -> None:
     said: list[str] = []

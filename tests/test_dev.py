@@ -20,6 +20,8 @@ from ledger import dev
 from ledger.dev import binaries
 from ledger.dev.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers run as another user")
 
 

@@ -29,6 +29,8 @@ from tests.story import (
     unchanged,
 )
 
+pytestmark = pytest.mark.heavy
+
 WHO: dict[str, Any] = {"actor": "carol", "reason": "year's end"}
 FINISHED = ("sent", "failed", "cancelled", "returned")
 OPEN = ("pending", "sending", "unknown", "accepted", "review")

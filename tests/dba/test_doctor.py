@@ -20,6 +20,8 @@ from ledger.lease.redis_lock import client_of
 from tests.conftest import Connect
 from tests.story import RESOURCE, Connection, activated, on_a_new_timeline
 
+pytestmark = pytest.mark.heavy
+
 # The test servers give durability up, and know that they do.
 KNOWN = {"durability"}
 

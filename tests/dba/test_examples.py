@@ -12,6 +12,8 @@ import pytest
 from ledger import dev
 from tests.dba.linters import CHECKOUT
 
+pytestmark = pytest.mark.heavy
+
 EXAMPLES = sorted((CHECKOUT / "docs/examples").glob("*.sql"))
 CODES = {"stale_token": {"LG101", "LG102", "LG103"}, "takeover": {"LG204"}, "lock_job": {"LG103"},
          "protected_table": {"LG101", "LG103"}}  # fmt: skip

@@ -23,6 +23,8 @@ from tests.dba.linters import CHECKOUT
 from tests.story import activated, added, in_background, until
 from tests.test_migrations import Catalogue, catalogue, schemas
 
+pytestmark = pytest.mark.heavy
+
 Connection = psycopg.Connection[Any]
 ROLES = ("owner", "fn", "worker", "operator", "reader")
 IN_THE_CLUSTER = "select rolname from pg_roles where rolname ~ '^ledger_' order by 1"

@@ -9,6 +9,8 @@ import pytest
 from ledger import schema
 from tests.dba import linters
 
+pytestmark = pytest.mark.heavy
+
 KEYS = ("Locks", "Rewrites", "Transaction", "Reversible", "Needs")
 SETTINGS = (
     "set local search_path = pg_catalog, pg_temp;",

@@ -21,6 +21,8 @@ from tests.commands.conftest import Cli
 from tests.ops.conftest import Promtool, series
 from tests.story import activated, as_ledger_fn, in_state, until
 
+pytestmark = pytest.mark.heavy
+
 DOCS = Path(__file__).parents[2] / "docs"
 Start = Callable[..., "subprocess.Popen[str]"]
 Connection = psycopg.Connection[Any]

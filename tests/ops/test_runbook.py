@@ -28,6 +28,8 @@ from tests.ops.conftest import CHECKOUT, Firing, alarms
 from tests.settle.conftest import redis_proxy, server
 from tests.story import activated, as_ledger_fn, limited, on_a_new_timeline, raised, until
 
+pytestmark = pytest.mark.heavy
+
 __all__ = ["redis_proxy", "server"]
 
 PAGE = CHECKOUT / "docs/runbook.md"

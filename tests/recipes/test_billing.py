@@ -10,6 +10,8 @@ from ledger.client import Ledger
 from ledger.sandbox import Fault, SandboxControl, SandboxProcess
 from tests.recipes.conftest import Program, Recipe
 
+pytestmark = pytest.mark.heavy
+
 PAGE = "recipes/billing.md"
 BILL = ("cust_7", "2026-11-01")
 

@@ -10,6 +10,8 @@ import pytest
 from tests.recipes.conftest import Program, Recipe
 from tests.story import ALICE
 
+pytestmark = pytest.mark.heavy
+
 PAGE = "recipes/event-stream.md"
 
 Waiting = Callable[[str], None]

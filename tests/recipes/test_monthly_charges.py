@@ -11,6 +11,8 @@ from ledger.client import Ledger
 from tests.faults import FaultProxy
 from tests.recipes.conftest import Asked, Recipe
 
+pytestmark = pytest.mark.heavy
+
 PAGE = "recipes/monthly-charges.md"
 PATH = "/org_7/2026-11-01"
 UNITS = ("u_1", "u_2", "u_3")

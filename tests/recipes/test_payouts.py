@@ -18,6 +18,8 @@ from ledger.sandbox import Fault, SandboxControl, SandboxProcess, read_movements
 from tests.recipes.conftest import PATIENCE, Program, Recipe
 from tests.story import until
 
+pytestmark = pytest.mark.heavy
+
 PAGE = "recipes/payouts.md"
 RESOURCE = "payout:p_1"
 KEY = "payout/p_1"

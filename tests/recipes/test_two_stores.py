@@ -13,6 +13,8 @@ from ledger.client import Ledger
 from tests.recipes.conftest import TTL, Program, Recipe
 from tests.story import ALICE
 
+pytestmark = pytest.mark.heavy
+
 PAGE = "recipes/two-stores.md"
 RESOURCE = "payout-run:run_1"
 

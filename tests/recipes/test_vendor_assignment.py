@@ -11,6 +11,8 @@ from ledger.client import Ledger
 from tests.recipes.conftest import Asked, Recipe
 from tests.story import raised
 
+pytestmark = pytest.mark.heavy
+
 PAGE = "recipes/vendor-assignment.md"
 
 Waiting = Callable[[str], None]
