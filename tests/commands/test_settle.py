@@ -356,7 +356,8 @@ def test_a_second_signal_ends_at_once_and_still_gives_the_lease_back(
     with SandboxProcess(tmp_path / "held.log", faults=[("m_1/r_1", Fault.HOLD)]) as gateway:
         process = start("settle", MERCHANT, "--gateway", gateway.url, "--timeout", "20s", "--grace", "20s")
         # Claimed isn't enough: what wasn't begun is given back, and pending again.
-        SandboxControl(gateway.url).wait_until_held("m_1/r_1", timeout=20)
+        with SandboxControl(gateway.url, timeout=30) as control:
+            control.wait_until_held("m_1/r_1", timeout=20)
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         assert "stopping" in process.stderr.readline()
