@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -214,14 +215,13 @@ PROBLEMS: Typed = {"verify": "", "stuck": "", "doctor": "--dsn {empty}"}
 NOT_EXECUTABLE: Typed = {"run": f"{JOB} -- ./refunds.csv"}
 NO_SUCH_PROGRAM: Typed = {"run": f"{JOB} -- no-such-program"}
 
-# What takes a process, a signal or servers of its own, and where that is tried.
+STOPPED: Typed = {"metrics": "--listen 127.0.0.1:0"}
+
+# What takes a process or servers of its own, and where that is tried.
 SETTLE, SERVERS = "tests/commands/test_settle.py", "tests/commands/test_servers.py"
-METRICS = "tests/ops/test_metrics_command.py"
 ELSEWHERE = {
     ("settle", 130): f"{SETTLE}::test_a_signal_lets_what_is_in_flight_finish_and_gives_the_rest_back",
     ("settle", 143): f"{SETTLE}::test_a_signal_lets_what_is_in_flight_finish_and_gives_the_rest_back",
-    ("metrics", 130): f"{METRICS}::test_it_serves_until_it_is_stopped",
-    ("metrics", 143): f"{METRICS}::test_it_serves_until_it_is_stopped",
     ("run", 8): "tests/commands/test_run.py::test_when_the_lease_is_lost_the_program_is_stopped",
     ("mode set", 6): "tests/commands/test_mode.py::test_transactions_that_go_unchecked_are_waited_for_and_then_named",
     ("gateway serve", 0): f"{SERVERS}::test_the_gateway_serves_until_it_is_stopped",
@@ -331,7 +331,7 @@ def test_each_code_that_help_names_has_a_case() -> None:
     tried = {(command, code) for command, code in ELSEWHERE}
     for code, typed in {
         0: DONE, 1: ASKED, 2: WRONG, 3: REFUSED, 5: NOT_FOUND, 6: BUSY, 7: UNKNOWN, 8: PARTLY, 10: PROBLEMS,
-        126: NOT_EXECUTABLE, 127: NO_SUCH_PROGRAM,
+        126: NOT_EXECUTABLE, 127: NO_SUCH_PROGRAM, 130: STOPPED, 143: STOPPED,
     }.items():  # fmt: skip
         tried |= {(command, code) for command in typed}
     # These two are typed for whichever command names them.
@@ -446,6 +446,13 @@ def test_10_is_a_check_that_found_problems(cli: Cli, admin: psycopg.Connection[A
 def test_126_and_127_are_programs_that_can_not_be_started(cli: Cli) -> None:
     each_ends_in(cli, 126, NOT_EXECUTABLE)
     each_ends_in(cli, 127, NO_SUCH_PROGRAM)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_130_and_143_are_signals(cli: Cli, monkeypatch: pytest.MonkeyPatch, number: int, code: int) -> None:
+    """The signal comes as soon as it serves."""
+    monkeypatch.setattr("socketserver.BaseServer.serve_forever", lambda *_, **__: os.kill(os.getpid(), number))
+    each_ends_in(cli, code, STOPPED)
 
 
 def without_dsn(words: str) -> str:
