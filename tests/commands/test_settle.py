@@ -184,7 +184,7 @@ def test_a_holder_that_is_fenced_out_says_so_and_loses_no_answer(
     assert "what the gateway answered and nobody recorded is above" in said.err
     assert "re_late" in said.json["not_recorded"]["r_1"]
     assert said.json["refused"] == [{"refund_id": "r_1", "code": "LG101"}]
-    assert admin.execute("select code, token, active from ledger.refusal").fetchall() == [("LG101", 1, 2)]
+    assert set(admin.execute("select code, token, active from ledger.refusal").fetchall()) == {("LG101", 1, 2)}
 
 
 def test_what_another_holder_left_is_taken_over(
