@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,12 @@ EMPTY = "ledger_empty"
 SETTINGS = {"plpgsql.extra_errors": "all", "deadlock_timeout": "200ms"}
 
 Connect = Callable[..., "psycopg.Connection[Any]"]
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C, and let children hear it, also where the shell started the tests in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
