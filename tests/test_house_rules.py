@@ -431,7 +431,7 @@ def test_no_test_is_skipped(path: Path) -> None:
 
 
 def texts() -> Iterator[Path]:
-    made = re.compile(r"/(?:\.git|\.venv|build|dist|__pycache__|\.\w+_cache|\.hypothesis|[^/]*\.egg-info)/")
+    made = re.compile(r"/(?:\.git$|(?:\.git|\.venv|build|dist|__pycache__|\.\w+_cache|\.hypothesis|[^/]*\.egg-info)/)")
     for path in sorted(CHECKOUT.rglob("*")):
         if path.is_file() and not made.search(f"/{path.relative_to(CHECKOUT)}"):
             yield path

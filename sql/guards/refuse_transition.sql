@@ -33,9 +33,11 @@ begin
             call, jsonb_build_object('state', refund.state, 'row_token', refund.fence, 'legal', legal)
         ),
         hint = case
-            when refund.state = 'unknown'
+            when refund.state = 'unknown' and call ? 'token'
                 then 'This token recorded the outcome as unknown. Draw and activate a new token, then claim it again.'
-            when refund.state = 'accepted'
+            when refund.state = 'sending'
+                then 'Its holder may be at the gateway now. Fence it out first: claim the refund under a new token.'
+            when refund.state = 'accepted' and call ? 'token'
                 then 'The gateway has it. Record its final word with confirm, fail or mark_unknown.'
             else 'Skip this refund; a person decides.'
         end;
