@@ -4,6 +4,7 @@
 -- settled before passes in any case: the caller sees it and changes nothing.
 --
 -- Refuses, first match wins:
+--   55P03                      an activation holds the gate for longer than the limit
 --   LG106 RecoveryNeeded       the server was promoted or restored
 --   LG102, LG105, LG101        the token isn't the active one, and this call isn't recorded under it
 --   LG201 NoSuchRefund         there is nothing to settle
