@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-heavy lint manifest clean
+.PHONY: help demo test test-heavy bench lint manifest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -26,6 +26,9 @@ test: .venv/.dev ## Run the whole suite on embedded servers
 
 test-heavy: .venv/.dev ## Run the tests that take long, or need PgBouncer, Node, curl and redis-cli
 	@$(BIN)/python -m pytest -m heavy --pg=$(PG) $(TESTS)
+
+bench: .venv/.dev ## Measure against what people run without a fence; ONLY=batch for a part
+	@$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
 
 lint: .venv/.dev ## Check style and types, and the SQL by squawk, pgspot and sqlfluff
 	@$(BIN)/ruff check .

@@ -20,13 +20,14 @@ SMALL_LOG = {"min_wal_size": "32MB", "max_wal_size": "128MB"}
 
 @contextlib.contextmanager
 def temporary(
-    pg: str = "18", *, redis: str | None = None, settings: Mapping[str, str] | None = None
+    pg: str = "18", *, redis: str | None = None, settings: Mapping[str, str] | None = None, on_disk: bool = False
 ) -> Iterator[Servers]:
-    """A pair for the length of the block, without fsync. Nothing is left of it, even after a SIGKILL.
+    """A pair for the length of the block. Nothing is left of it, even after a SIGKILL.
 
+    It does without fsync, and lies in memory where there is enough, unless it is wanted `on_disk`.
     Raises DevError when a server doesn't start.
     """
-    folder = tempfile.mkdtemp(prefix="ledger-tmp-", dir=_fastest_place())
+    folder = tempfile.mkdtemp(prefix="ledger-tmp-", dir="/var/tmp" if on_disk else _fastest_place())
     # The guardian reads from us: a line when we are done, or the end of the file when we are no more.
     # The line is for the sake of forked children, who would keep the file open.
     guardian = subprocess.Popen(
@@ -37,7 +38,7 @@ def temporary(
         start_new_session=True,
     )
     try:
-        yield Servers.start(folder, pg, fsync=False, redis=redis, settings={**SMALL_LOG, **(settings or {})})
+        yield Servers.start(folder, pg, fsync=on_disk, redis=redis, settings={**SMALL_LOG, **(settings or {})})
     finally:
         guardian.communicate(b"\n")
 

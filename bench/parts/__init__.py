@@ -1,0 +1,1 @@
+"""The parts of the benchmarks, each a module whose functions are marked by `measures`."""
