@@ -30,6 +30,9 @@ test-heavy: .venv/.dev ## Run the tests that take long, or need PgBouncer, Node,
 bench: .venv/.dev ## Measure against what people run without a fence; ONLY=batch for a part
 	@$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
 
+prove: .venv/.dev ## Run every part of docs/proof.md and print one table; under 20 minutes on two cores
+	@$(BIN)/python -m tests.proof
+
 lint: .venv/.dev ## Check style and types, and the SQL by squawk, pgspot and sqlfluff
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
