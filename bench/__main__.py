@@ -39,7 +39,7 @@ def _run(measure: Measure, bench: Bench) -> None:
     try:
         measure.run(bench)
     except Exception as error:  # what was measured so far is worth keeping
-        traceback.print_exc()
+        traceback.print_exc(limit=-4, chain=False)
         for name in measure.names:
             bench.skip(name, f"failed with {type(error).__name__}")
     for name, values in bench.figures.items():

@@ -508,7 +508,9 @@ class _Threads:
         """Let the threads end, and the connection go."""
         for _ in range(self._threads):
             self._work.put(None)
-        self._hang_up()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._database.give_back(connection)
 
     def _ask(self, call: Call[T]) -> list[T]:
         if self._connection is None:
@@ -611,7 +613,9 @@ class _Tasks:
         self._closed = True
         for task in self._tasks:
             task.cancel()
-        await self._hang_up()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._database.give_back(connection)
 
     async def _ask(self, call: Call[T]) -> list[T]:
         if self._connection is None:

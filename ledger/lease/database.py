@@ -59,6 +59,7 @@ class Database:
             raise TypeError("an asyncio pool serves the async leases. Pass a psycopg_pool.ConnectionPool")
         connect = partial(psycopg.connect, db, **NAMED) if isinstance(db, str) else cast("Any", db)
         self._connect: Callable[[], Any] = connect
+        self._autocommit = True
 
     def run(self, call: Call) -> Any:
         """The result of `call(ledger)`, committed."""
@@ -68,13 +69,25 @@ class Database:
             return call(blocking_ledger(connection))
 
     def open(self) -> Connection:
-        """A connection for the caller alone, in autocommit. Give it back with `close`."""
-        return own(self._connect() if self._pool is None else self._pool.getconn())
+        """A connection for the caller alone, in autocommit. Give it back with `close` or `give_back`."""
+        if self._pool is None:
+            return own(self._connect())
+        connection = self._pool.getconn()
+        self._autocommit = connection.autocommit
+        return own(connection)
 
     def close(self, connection: Connection) -> None:
         """Close it for good, so that no session state comes back to anyone."""
         connection.close()
         if self._pool is not None:
+            self._pool.putconn(connection)
+
+    def give_back(self, connection: Connection) -> None:
+        """The end of a connection on which nothing was left in the session: a pool's goes on, warm."""
+        if self._pool is None or not _is_idle(connection):
+            self.close(connection)
+        else:
+            connection.autocommit = self._autocommit
             self._pool.putconn(connection)
 
     @contextmanager
@@ -94,6 +107,7 @@ class AsyncDatabase:
         _refuse_connection(db)
         self._pool: Any = None
         self._blocking: Database | None = None
+        self._autocommit = True
         self._connect: Callable[[], Any]
         if isinstance(db, str):
             self._connect = partial(psycopg.AsyncConnection.connect, db, **NAMED)
@@ -119,9 +133,11 @@ class AsyncDatabase:
             await connection.close()
 
     async def open(self) -> Connection | AsyncConnection:
-        """A connection for the caller alone, in autocommit. Give it back with `close`."""
+        """A connection for the caller alone, in autocommit. Give it back with `close` or `give_back`."""
         if self._pool is not None:
-            return await own_async(await self._pool.getconn())
+            connection = await self._pool.getconn()
+            self._autocommit = connection.autocommit
+            return await own_async(connection)
         if self._blocking is not None:
             return cast("Connection", await in_thread(self._blocking.open, drop=self._blocking.close))
         made = await in_thread(self._connect, drop=_drop)
@@ -148,6 +164,16 @@ class AsyncDatabase:
             self._blocking.close(connection)
         else:
             connection.close()
+
+    async def give_back(self, connection: Connection | AsyncConnection) -> None:
+        """The end of a connection on which nothing was left in the session: a pool's goes on, warm."""
+        if self._blocking is not None and isinstance(connection, psycopg.Connection):
+            self._blocking.give_back(connection)
+        elif self._pool is None or not isinstance(connection, psycopg.AsyncConnection) or not _is_idle(connection):
+            await self.close(connection)
+        else:
+            await connection.set_autocommit(self._autocommit)
+            await self._pool.putconn(connection)
 
 
 def own(connection: Any) -> Connection:
@@ -248,8 +274,12 @@ def _refuse_connection(db: object) -> None:
         raise TypeError(f"a lease needs a pool, a function that opens a connection, or a dsn, not {type(db).__name__}")
 
 
+def _is_idle(connection: Connection | AsyncConnection) -> bool:
+    return connection.info.transaction_status == TransactionStatus.IDLE
+
+
 def _refuse_transaction(connection: Connection | AsyncConnection) -> None:
-    if connection.info.transaction_status != TransactionStatus.IDLE:
+    if not _is_idle(connection):
         raise ValueError(
             "the connect function returned a connection that is inside a transaction, where nothing that a"
             " lease does would be committed. Return a new connection (lambda: psycopg.connect(dsn))"

@@ -334,6 +334,19 @@ def test_a_wait_outlasts_another_holder(settled: Settle, ledger: Ledger, dsn: st
 # Where it may run.
 
 
+def test_a_pools_connection_goes_back_open_and_as_it_was(settled: Settle, ledger: Ledger, dsn: str) -> None:
+    add(ledger, 1)
+    with psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=1, kwargs={"autocommit": False}, open=True) as pool:
+
+        def session() -> tuple[int, bool]:
+            with pool.connection() as connection:
+                return connection.info.backend_pid, connection.autocommit
+
+        before = session()
+        settled(Scripted(), db=pool)
+        assert session() == before
+
+
 def test_a_pool_a_dsn_and_a_connect_function_serve(settled: Settle, world: str, ledger: Ledger, dsn: str) -> None:
     add(ledger, 1)
     assert settled(Scripted(), db=dsn).counts == {"claimed": 1, "sent": 1}

@@ -194,6 +194,22 @@ def test_connections_of_both_worlds_serve(begin: Begin, ledger: Ledger, dsn: str
     asyncio.run(body())
 
 
+def test_an_asyncio_pools_connection_goes_back_open_and_as_it_was(begin: Begin, ledger: Ledger, dsn: str) -> None:
+    async def body() -> None:
+        async with psycopg_pool.AsyncConnectionPool(dsn, min_size=1, max_size=1, open=False) as pool:
+
+            async def session() -> tuple[int, bool]:
+                async with pool.connection() as connection:
+                    return connection.info.backend_pid, connection.autocommit
+
+            before = await session()
+            await begin(Shop(), db=pool)
+            assert await session() == before
+
+    add(ledger, 1)
+    asyncio.run(body())
+
+
 def test_the_sandbox_is_settled_from_the_event_loop(
     begin: Begin, ledger: Ledger, sandbox: SandboxProcess, states: States
 ) -> None:
