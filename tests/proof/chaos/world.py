@@ -138,7 +138,8 @@ class World:
         for last in (False, True):
             try:
                 cursor = self.admin.execute(query.encode(), arguments)
-                return cursor.fetchall() if cursor.description else []
+                is_rows = cursor.pgresult is not None and cursor.pgresult.status == psycopg.pq.ExecStatus.TUPLES_OK
+                return cursor.fetchall() if is_rows else []
             except psycopg.OperationalError:
                 self.hang_up()
                 if last:

@@ -1,0 +1,62 @@
+"""A client that is frozen inside a transaction in which it wrote under its token."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.proof.chaos.scenario import scenario
+from tests.proof.chaos.world import RESOURCE, World
+from tests.story import until
+
+CLIENT = Path(__file__).parents[3] / "frozen_client.py"
+
+
+@scenario("frozen-idle", "A client is frozen between the statements of its transaction")
+def frozen_idle(world: World) -> None:
+    frozen(world, "between_statements")
+
+
+@scenario("frozen-in-copy", "A client is frozen inside a COPY of its transaction")
+def frozen_in_copy(world: World) -> None:
+    frozen(world, "inside_copy")
+
+
+@scenario("frozen-in-pipeline", "A client is frozen in a pipeline that it didn't end")
+def frozen_in_pipeline(world: World) -> None:
+    frozen(world, "in_a_pipeline")
+
+
+@scenario("frozen-reading", "A client is frozen while Postgres sends it a large result")
+def frozen_reading(world: World) -> None:
+    frozen(world, "reading_a_large_result")
+
+
+def frozen(world: World, where: str) -> None:
+    """It has claimed r_1 and holds the gate; whoever comes next gets in all the same, and it commits nothing."""
+    world.refunds()
+    with world.ledger("ledger_worker") as ledger:
+        token = ledger.draw_token(RESOURCE)
+        ledger.activate_token(RESOURCE, token, "frozen/1/0123456789abcdef")
+    arguments = [sys.executable, str(CLIENT), where, world.dsn(), str(token)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+        try:
+            assert client.stdout is not None
+            (pid, ready) = (int(client.stdout.readline()), client.stdout.readline())
+            assert ready == "ready\n"
+            client.send_signal(signal.SIGSTOP)
+            assert os.WIFSTOPPED(os.waitpid(client.pid, os.WUNTRACED)[1])
+            world.fault(f"a client is frozen {where.replace('_', ' ')}")
+            world.recover()
+            until(lambda: not world.rows("select 1 from pg_stat_activity where pid = %s", [pid]))
+            client.send_signal(signal.SIGCONT)
+            said, _ = client.communicate("\n", timeout=10)
+        finally:
+            client.kill()
+    world.note(f"it wakes up, commits, and gets: {said.strip()}")
+    world.codes.add(said.strip())
+    if said.strip() == "committed":
+        world.breaches.append("I4: a frozen client committed after a newer token was active")
