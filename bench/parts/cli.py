@@ -13,7 +13,7 @@ from bench.measuring import Bench, by_round, interleaved, measures, over, second
 from bench.servers import load, numbered
 from ledger.client import Ledger
 
-TURNS = 5
+TURNS = 3
 
 
 @measures("cli_start_help", "cli_start_show")
@@ -21,7 +21,7 @@ def cli_start(bench: Bench) -> None:
     """Wall time of `ledger --help` and of `ledger show` of a refund, over that of `python -c 'import click'`.
 
     Whole processes, with the interpreter's own start and, for `show`, the connection and its queries; everything is in
-    the system's cache. A round is 5 turns of each.
+    the system's cache. A round is 3 turns of each.
     """
     with bench.servers.fast.database() as database:
         with psycopg.connect(database.worker, autocommit=True) as connection:
