@@ -13,13 +13,14 @@ from typing import Any, Generic, LiteralString, TypeVar, cast
 from psycopg.rows import RowFactory, class_row, scalar_row
 from psycopg.types.json import Jsonb
 
-from ledger.records import Added, Archived, Attempt, Claim, Finding, Kind, Move, OpenCount, Pause, RowOutcome
+from ledger.records import Added, Archived, Attempt, Claim, Finding, Kind, Move, OpenCount, Pause, Pruned, RowOutcome
 
 T = TypeVar("T")
 
 # A parameter's name has one type in the whole API, so that every statement can say it.
 TYPES = {
     "actor": "text",
+    "after_event_id": "bigint",
     "after_refund_id": "text",
     "amount_minor": "bigint",
     "amounts_minor": "bigint[]",
@@ -661,6 +662,33 @@ def prune_refusals(
 def prune_draws(before: datetime, max_rows: int, actor: str | None = None, reason: str | None = None) -> Call[int]:
     """Forget numbers drawn before a time and never activated; returns how many. Raises BadArgument."""
     return _scalar("prune_draws", before=before, max_rows=max_rows, actor=actor, reason=reason)
+
+
+def prune_events(
+    before: datetime,
+    max_rows: int,
+    after_event_id: int = 0,
+    actor: str | None = None,
+    reason: str | None = None,
+) -> Call[Pruned]:
+    """Forget how workers came and went before a time, where nothing was moved; go on after `last_event_id`.
+
+    Raises BadArgument.
+    """
+    return _rows(
+        "prune_events",
+        Pruned,
+        before=before,
+        max_rows=max_rows,
+        after_event_id=after_event_id,
+        actor=actor,
+        reason=reason,
+    )
+
+
+def prune_work(before: datetime, max_rows: int, actor: str | None = None, reason: str | None = None) -> Call[int]:
+    """Forget work that was done before a time; returns how many pieces. Raises BadArgument."""
+    return _scalar("prune_work", before=before, max_rows=max_rows, actor=actor, reason=reason)
 
 
 def count_open(merchant_id: str, token: int | None = None) -> Call[OpenCount]:

@@ -129,6 +129,14 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many events one call forgot, and the one after which the next call goes on; None when nothing is left."""
+
+    events: int
+    last_event_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class OpenCount:
     """How many of a merchant's refunds are open in one state, and whether the token could claim them."""
 

@@ -190,6 +190,27 @@ def as_ledger_fn(admin: Connection, statement: LiteralString, arguments: Any = N
         admin.execute(statement, arguments)
 
 
+class without_guards:  # noqa: N801 -- reads as a sentence
+    """As nobody should: a table without its guards."""
+
+    def __init__(self, admin: Connection, *tables: str) -> None:
+        self.admin, self.tables = admin, tables
+
+    def __enter__(self) -> None:
+        self.switch("disable trigger user")
+
+    def __exit__(self, *_: object) -> None:
+        for table in self.tables:
+            for (name,) in self.admin.execute(
+                "select tgname from pg_trigger where tgrelid = ('ledger.' || %s)::regclass", [table]
+            ).fetchall():
+                self.admin.execute(f"alter table ledger.{table} enable always trigger {name}".encode())
+
+    def switch(self, how: str) -> None:
+        for table in self.tables:
+            self.admin.execute(f"alter table ledger.{table} {how}".encode())
+
+
 def on_a_new_timeline(admin: Connection) -> None:
     """From now on the server isn't the one that handed the tokens out."""
     as_ledger_fn(admin, "update ledger.server set timeline = 'FFFFFFFF'")

@@ -64,9 +64,10 @@ ARROWS = {
         "client", "settle", "settlement", "lease", "schema", "dev", "sandbox", "examples", "gateway", "errors",
         "records",
     },
+    "reproduce": {"client", "lease", "schema", "dev", "sandbox", "demo", "gateway", "errors"},
     "commands": {
         "client", "settle", "settlement", "lease", "schema", "dev", "sandbox", "demo", "examples", "gateway", "errors",
-        "records", "observe", "logs", "metrics", "doctor",
+        "records", "observe", "logs", "metrics", "doctor", "reproduce",
     },
     "__main__": {"commands"},
     "__init__": {"client", "lease", "fencing", "errors"},
@@ -81,6 +82,7 @@ RECORDS = {
     "kind_limits": records.Kind,
     "attempt": records.Attempt,
     "archived": records.Archived,
+    "pruned": records.Pruned,
 }
 PYTHON_TYPES = {
     "text": "str",

@@ -137,7 +137,10 @@ ATTACKS = [
     ("superuser", "rewrites the journal", ["set role ledger_fn", "update ledger.journal set token = 1"], DENIED),
     ("superuser", "deletes from the journal", ["set role ledger_fn", "delete from ledger.journal"], "LG103"),
     ("superuser", "deletes a refund", ["set role ledger_fn", "delete from ledger.refund"], "LG103"),
-    ("superuser", "forgets an event", ["set role ledger_fn", "delete from ledger.event"], DENIED),
+    ("superuser", "forgets an event", ["set role ledger_fn", "delete from ledger.event"], "LG103"),
+    ("superuser", "forgets work", [
+        "set role ledger_fn", "insert into ledger.work (resource, work_id) values ('x:1', 'x'); delete from ledger.work"
+    ], "LG103"),
     ("superuser", "forgets a refusal", ["set role ledger_fn", "truncate ledger.refusal"], DENIED),
 ]  # fmt: skip
 
@@ -391,7 +394,7 @@ def test_every_public_function_is_for_somebody_and_no_guard_is() -> None:
         "set_kind", "set_mode", "set_failover", "recover_failover", "exempt_transaction", "break_lease",
         "pause", "resume", "requeue_work",
         "cancel_refund", "review_refund", "resolve_refund", "return_refund", "requeue_refund",
-        "archive_refunds", "prune_refusals", "prune_draws",
+        "archive_refunds", "prune_refusals", "prune_draws", "prune_events", "prune_work",
     }  # fmt: skip
 
 
@@ -456,11 +459,11 @@ WRITES = {
     "refund": {"insert", "update", "delete"},
     "kind": {"insert", "update"},
     "server": {"insert", "update"},
-    "work": {"insert", "update"},
+    "work": {"insert", "update", "delete"},
     "fence": {"insert", "update", "delete"},
     "draw": {"insert", "update", "delete"},
     "journal": {"insert", "delete"},
-    "event": {"insert"},
+    "event": {"insert", "delete"},
     "refusal": {"insert", "delete"},
     "pause": {"insert", "update", "delete"},
     "protected_table": {"insert", "update", "delete"},

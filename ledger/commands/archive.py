@@ -9,6 +9,7 @@ from typing import Any
 import click
 from psycopg import Connection
 
+from ledger.client import Ledger
 from ledger.commands import output
 from ledger.commands.app import App, BadInput, command, pass_app
 from ledger.commands.durations import DURATION, readable
@@ -72,27 +73,35 @@ def archive_command(app: App, merchants: tuple[str, ...], older_than: timedelta,
 @command(name="prune")
 @click.option("--refusals", type=DURATION, help="Forget refusals recorded longer ago, 90d.")
 @click.option("--draws", type=DURATION, help="Forget numbers drawn longer ago and never activated, 7d.")
+@click.option("--events", type=DURATION, help="Forget activations under which nothing was moved, and holds, 400d.")
+@click.option("--work", type=DURATION, help="Forget work that was done longer ago, 90d; the queue must have, too.")
 @pass_app
-def prune_command(app: App, refusals: timedelta | None, draws: timedelta | None) -> None:
-    """Forget old refusals, and numbers that were drawn and never activated. A day at least is kept of both.
+def prune_command(app: App, /, **ages: timedelta | None) -> None:
+    """Forget old refusals, numbers that were never activated, events that no refund or person needs, and done work.
+
+    A day at least is kept of refusals and draws, 30 days of events and work. What history and verify need stays.
 
     \b
     Example:
       ledger prune --refusals 90d --draws 7d --reason 'weekly'
+      ledger prune --events 400d --work 90d --reason 'yearly, ticket 91'
     \b
     Exit codes:
-      0 done, also when there was nothing       2 no reason given, nothing named, or younger than a day
+      0 done, also when there was nothing       2 no reason given, nothing named, or too young
       4 Postgres can't be reached, or this user may not      9 schema missing or behind
     """
     reason = app.need_reason()
-    if refusals is None and draws is None:
-        raise BadInput("nothing to forget was named. Nothing was changed", "Give --refusals 90d, --draws 7d, or both")
+    named = {name: age for name, age in ages.items() if age is not None}
+    if not named:
+        raise BadInput(
+            "nothing to forget was named. Nothing was changed",
+            "Give --refusals 90d, --draws 7d, --events 400d, --work 90d, or some of them",
+        )
     pruned: dict[str, int] = {}
     with app.connect() as connection:
-        ledger = app.ledger(connection)
-        for name, age, call in (("refusals", refusals, ledger.prune_refusals), ("draws", draws, ledger.prune_draws)):
-            if age is not None:
-                pruned[name] = sum(_steps(app, connection, call, _ago(connection, age), reason))
+        for name, age in named.items():
+            step = _events if name == "events" else _rows(name)
+            pruned[name] = sum(_steps(app, connection, step, _ago(connection, age), reason))
     output.one(app, pruned)
     _say_dry(app)
 
@@ -112,15 +121,33 @@ def _archive(
     return refunds, entries
 
 
-def _steps(
-    app: App, connection: Connection[Any], call: Callable[..., int], before: datetime, reason: str
-) -> Iterator[int]:
+# One step of pruning: how many rows went, and where the next step goes on; None when nothing is left.
+Step = Callable[[Ledger, datetime, int, str, str], tuple[int, int | None]]
+
+
+def _steps(app: App, connection: Connection[Any], step: Step, before: datetime, reason: str) -> Iterator[int]:
+    ledger, after = app.ledger(connection), 0
     while True:
         with connection.transaction(force_rollback=bool(app.dry_run)):
-            pruned = call(before, STEP, app.who, reason)
+            pruned, cursor = step(ledger, before, after, app.who, reason)
         yield pruned
-        if pruned < STEP or app.dry_run:  # without a cursor a dry run sees its first step alone
+        if cursor is None or (cursor == after and app.dry_run):  # without a cursor a dry run sees its first step alone
             return
+        after = cursor
+
+
+def _events(ledger: Ledger, before: datetime, after: int, who: str, reason: str) -> tuple[int, int | None]:
+    pruned = ledger.prune_events(before, STEP, after, who, reason)
+    return pruned.events, pruned.last_event_id
+
+
+def _rows(name: str) -> Step:
+    def step(ledger: Ledger, before: datetime, after: int, who: str, reason: str) -> tuple[int, int | None]:
+        call = {"refusals": ledger.prune_refusals, "draws": ledger.prune_draws, "work": ledger.prune_work}[name]
+        pruned = call(before, STEP, who, reason)
+        return pruned, None if pruned < STEP else after
+
+    return step
 
 
 def _ago(connection: Connection[Any], age: timedelta) -> datetime:

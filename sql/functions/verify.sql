@@ -183,6 +183,8 @@ begin
         ]) as g (name)
         union all
         select g.name, '_is_archived' from unnest(array['refund', 'journal']) as g (name)
+        union all
+        select g.name, '_is_pruned' from unnest(array['event', 'work']) as g (name)
     ) as c
     left join pg_trigger as t on t.tgrelid = to_regclass('ledger.' || c.name) and t.tgname = c.name || c.suffix
     where t.tgenabled is distinct from 'A';

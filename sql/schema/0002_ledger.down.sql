@@ -61,7 +61,7 @@ set local role ledger_owner;
 drop view ledger.history, ledger.balance, ledger.refund_from_journal, ledger.metrics;
 drop type
     ledger.gate_pass, ledger.claim, ledger.move, ledger.row_outcome, ledger.added, ledger.open_count, ledger.finding,
-    ledger.kind_limits, ledger.attempt, ledger.archived;
+    ledger.kind_limits, ledger.attempt, ledger.archived, ledger.pruned;
 drop table
     ledger.archived_refund, ledger.archived_journal, ledger.carried_balance,
     ledger.work, ledger.pause, ledger.exemption, ledger.protected_table, ledger.refusal, ledger.event, ledger.journal,

@@ -355,7 +355,7 @@ create index event_by_resource on ledger.event (resource, token);
 create index event_by_time on ledger.event (at);
 
 comment on table ledger.event is
-    'What happened to fences and kinds: who held a resource when, under which token. Append-only.';
+    'What happened to fences and kinds: who held a resource when, under which token. Added to, and pruned.';
 comment on column ledger.event.event_id is 'Rises with time, roughly: it is taken before the commit.';
 comment on column ledger.event.at is 'When, by the server''s clock.';
 comment on column ledger.event.event is 'What happened.';
@@ -646,6 +646,13 @@ create type ledger.archived as (
 comment on type ledger.archived is
     'What a call of archive_refunds moved, and after which id the next one goes on; null when nothing is left.';
 
+create type ledger.pruned as (
+    events integer,
+    last_event_id bigint
+);
+comment on type ledger.pruned is
+    'What a call of prune_events forgot, and after which event the next one goes on; null when nothing is left.';
+
 
 create view ledger.history as
 select
@@ -884,8 +891,8 @@ grant insert, update on ledger.refund, ledger.kind, ledger.server, ledger.work, 
 grant insert, update, delete on ledger.protected_table, ledger.pause to ledger_fn;
 grant insert on ledger.journal, ledger.event, ledger.refusal, ledger.exemption to ledger_fn;
 grant insert on ledger.archived_refund, ledger.archived_journal to ledger_fn;
--- What isn't in the archive can't be deleted: guard_archive.
-grant delete on ledger.refund, ledger.journal, ledger.refusal to ledger_fn;
+-- What isn't in the archive can't be deleted: guard_archive. Nor can what isn't to be pruned: guard_pruning.
+grant delete on ledger.refund, ledger.journal, ledger.refusal, ledger.event, ledger.work to ledger_fn;
 grant usage, select, update on ledger.token_seq to ledger_fn;
 grant usage, select on ledger.refusal_seq to ledger_fn;
 

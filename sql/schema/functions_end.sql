@@ -46,6 +46,24 @@ begin
             execute format('alter table ledger.%I enable always trigger %I', name, name || '_is_archived');
         end if;
     end loop;
+
+    foreach name in array '{event, work}'::text[]
+    loop
+        if not exists (
+            select
+            from pg_trigger as t
+            where t.tgrelid = format('ledger.%I', name)::regclass
+                and t.tgname = name || '_is_pruned'
+                and t.tgenabled = 'A'
+        ) then
+            execute format(
+                'create or replace trigger %1$I after delete on ledger.%2$I '
+                'referencing old table as old_rows for each statement execute function ledger.guard_pruning()',
+                name || '_is_pruned', name
+            );
+            execute format('alter table ledger.%I enable always trigger %I', name, name || '_is_pruned');
+        end if;
+    end loop;
 end;
 $$;
 

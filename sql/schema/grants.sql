@@ -57,6 +57,8 @@ grant execute on function
     ledger.archive_refunds(text, timestamptz, integer, text, text, text),
     ledger.prune_refusals(timestamptz, integer, text, text),
     ledger.prune_draws(timestamptz, integer, text, text),
+    ledger.prune_events(timestamptz, integer, bigint, text, text),
+    ledger.prune_work(timestamptz, integer, text, text),
     ledger.recover_failover(boolean, text, text)
 to ledger_operator;
 
@@ -74,5 +76,6 @@ to ledger_reader;
 grant execute on function
     ledger.guard_write(),
     ledger.guard_archive(),
+    ledger.guard_pruning(),
     ledger.refuse_unfenced_write(jsonb)
 to ledger_owner;

@@ -27,6 +27,7 @@ from tests.story import (
     raised,
     refused,
     unchanged,
+    without_guards,
 )
 
 pytestmark = pytest.mark.heavy
@@ -262,27 +263,6 @@ def test_only_an_operator_keeps_house(
 
 
 # Nothing else ever leaves
-
-
-class without_guards:  # noqa: N801 -- reads as a sentence
-    """As nobody should: a table without its guards."""
-
-    def __init__(self, admin: Connection, *tables: str) -> None:
-        self.admin, self.tables = admin, tables
-
-    def __enter__(self) -> None:
-        self.switch("disable trigger user")
-
-    def __exit__(self, *_: object) -> None:
-        for table in self.tables:
-            for (name,) in self.admin.execute(
-                "select tgname from pg_trigger where tgrelid = ('ledger.' || %s)::regclass", [table]
-            ).fetchall():
-                self.admin.execute(f"alter table ledger.{table} enable always trigger {name}".encode())
-
-    def switch(self, how: str) -> None:
-        for table in self.tables:
-            self.admin.execute(f"alter table ledger.{table} {how}".encode())
 
 
 @pytest.mark.parametrize("table", ["refund", "journal"])
