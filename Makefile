@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-heavy bench lint manifest clean
+.PHONY: help demo test test-heavy bench bench-page lint manifest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -29,6 +29,9 @@ test-heavy: .venv/.dev ## Run the tests that take long, or need PgBouncer, Node,
 
 bench: .venv/.dev ## Measure against what people run without a fence; ONLY=batch for a part
 	@$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
+
+bench-page: bench ## The same, and docs/performance.md from it
+	@$(BIN)/python -m bench.page build/bench.json
 
 prove: .venv/.dev ## Run every part of docs/proof.md and print one table; under 20 minutes on two cores
 	@$(BIN)/python -m tests.proof

@@ -42,9 +42,10 @@ def _run(measure: Measure, bench: Bench) -> None:
         traceback.print_exc(limit=-4, chain=False)
         for name in measure.names:
             bench.skip(name, f"failed with {type(error).__name__}")
-    for name, values in bench.figures.items():
-        if name not in before:
-            print(line(BY_NAME.get(name), name, values), flush=True)
+    found = [name for name in bench.figures if name not in before]
+    bench.beside[measure.key] = [name for name in found if name not in BY_NAME]
+    for name in found:
+        print(line(BY_NAME.get(name), name, bench.figures[name]), flush=True)
     for name in measure.names:
         if name in bench.missing:
             print(f"{name:<30} not measured: {bench.missing[name]}", flush=True)

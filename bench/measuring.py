@@ -31,6 +31,7 @@ class Bench:
     curves: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
     shares: dict[str, dict[str, float]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    beside: dict[str, list[str]] = field(default_factory=dict)
 
     def record(self, name: str, values: Sequence[float]) -> None:
         """A figure, one value a round. A name that isn't among the targets is told beside them, with no bound."""
@@ -56,6 +57,11 @@ class Measure:
     names: tuple[str, ...]
     part: str
     run: Callable[[Bench], None]
+
+    @property
+    def key(self) -> str:
+        """Its name in bench.json."""
+        return f"{self.part}.{self.run.__name__}"
 
     @property
     def text(self) -> str:
@@ -84,7 +90,7 @@ def all_measures() -> list[Measure]:
     for module in pkgutil.iter_modules(parts.__path__):
         importlib.import_module(f"bench.parts.{module.name}")
     order = {target.name: position for position, target in enumerate(TARGETS)}
-    return sorted(_MEASURES, key=lambda measure: min(order[name] for name in measure.names))
+    return sorted(_MEASURES, key=lambda measure: min((order[name] for name in measure.names), default=len(order)))
 
 
 def interleaved(turns: int, variants: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
