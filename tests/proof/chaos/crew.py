@@ -19,7 +19,15 @@ from tests.proof.chaos.worker import Hold, Orders, work
 
 # Forked from a process that has loaded everything: a worker starts in a few milliseconds.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.proof.chaos.worker"])
+CONTEXT.set_forkserver_preload(
+    [
+        "tests.proof.chaos.worker",
+        "tests.proof.chaos.scenarios.people",
+        "ledger.commands.by_hand",
+        "ledger.commands.lease",
+        "ledger.commands.resolve",
+    ]
+)
 
 PATIENCE = 15.0
 

@@ -42,7 +42,7 @@ def reported(asked: argparse.Namespace, chosen: Sequence[Scenario]) -> int:
         say(f"{name} is skipped: {reason}")
     expected = found = 0
     if asked.controls or not asked.scenario:
-        expected, found, blind = controls.checked(asked.pg)
+        expected, found, blind = controls.checked(asked.pg, asked.jobs)
         failed += blind
     seconds = time.monotonic() - began
     _sum_up(outcomes, expected, found, failed, seconds)

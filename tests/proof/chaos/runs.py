@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -39,11 +39,8 @@ class Outcome:
     story: list[str] = field(default_factory=list)
 
 
-Prepare = Callable[[World], None]
-
-
-def run(stage: Stage, scenario: Scenario, seed: int, prepare: Prepare | None = None) -> Outcome:
-    """Run a scenario once, on the stage or on servers of its own. `prepare` takes a guard away first."""
+def run(stage: Stage, scenario: Scenario, seed: int) -> Outcome:
+    """Run a scenario once, on the stage or on servers of its own."""
     with ExitStack() as own:
         if scenario.settings is not None:
             stage = own.enter_context(Stage.open(stage.servers.pg, scenario.settings))
@@ -52,7 +49,7 @@ def run(stage: Stage, scenario: Scenario, seed: int, prepare: Prepare | None = N
         for attempt in range(1, TRIES + 1):
             outcome = Outcome(scenario.name, seed)
             try:
-                _once(stage, scenario, outcome, prepare)
+                _once(stage, scenario, outcome)
                 break
             except NotReachedError as error:
                 if attempt == TRIES:
@@ -61,11 +58,9 @@ def run(stage: Stage, scenario: Scenario, seed: int, prepare: Prepare | None = N
         return outcome
 
 
-def _once(stage: Stage, scenario: Scenario, outcome: Outcome, prepare: Prepare | None) -> None:
+def _once(stage: Stage, scenario: Scenario, outcome: Outcome) -> None:
     with world(stage, scenario.name, outcome.seed) as made:
         try:
-            if prepare is not None:
-                prepare(made)
             scenario.run(made)
             made.heal()
             outcome.breaches += breaches(made, scenario.without)
@@ -97,9 +92,7 @@ def _codes(made: World) -> set[str]:
     return told | {code for (code,) in made.rows("select distinct code from ledger.refusal")}
 
 
-def run_all(
-    work: Iterable[tuple[Scenario, int]], jobs: int, pg: str, prepare: Prepare | None = None
-) -> Iterator[Outcome]:
+def run_all(work: Iterable[tuple[Scenario, int]], jobs: int, pg: str) -> Iterator[Outcome]:
     """Run them, `jobs` at once, each on a stage of its own, and give the outcomes as they come."""
     outcomes: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
     todo: queue.SimpleQueue[tuple[Scenario, int]] = queue.SimpleQueue()
@@ -112,7 +105,7 @@ def run_all(
             with Stage.open(pg) as stage:
                 while not stop.is_set():
                     scenario, seed = todo.get_nowait()
-                    outcomes.put(run(stage, scenario, seed, prepare))
+                    outcomes.put(run(stage, scenario, seed))
         except queue.Empty:
             pass
         except BaseException as error:

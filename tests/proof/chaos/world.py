@@ -319,10 +319,10 @@ class World:
             self.rows("select from ledger.refund where merchant_id = %s and state = any(%s)", [MERCHANT, wanted])
         )
 
-    def recover(self) -> None:
+    def recover(self, **orders: Any) -> None:
         """The faults are over: a fresh worker ends everything within the lease and five seconds, or I7 is broken."""
         began = time.monotonic()
-        worker = self.worker("fresh", until_done=True, wait=TTL, in_flight=4, batch=4)
+        worker = self.worker("fresh", until_done=True, wait=TTL, in_flight=4, batch=4, **orders)
         if worker.join(TTL + SPARE) and self.open_refunds() == 0:
             self.recoveries.append(time.monotonic() - began)
             self.note("a fresh worker ended everything")
