@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import os
 import re
@@ -10,12 +11,12 @@ import stat
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
+from ledger import calls
 from ledger.client import Ledger
 from ledger.commands import output
 from ledger.commands.app import App, BadInput, command, pass_app
@@ -30,7 +31,7 @@ LARGEST = 2**63 - 1
 """What a bigint holds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Line:
     """A refund of the file; `number` is the line it begins on, counted from 1, the header included."""
 
@@ -159,8 +160,17 @@ def add(ledger: Ledger, lines: Iterable[Line]) -> tuple[int, int]:
 
     Raises BadLine where one is refused. Holds a bounded number of lines in memory.
     """
+    added = already = 0
+    for chunk in _chunks(lines):
+        new, old = _add(ledger, chunk)
+        added, already = added + new, already + old
+    return added, already
+
+
+def _chunks(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """The lines by merchant, as many as a call takes; what is held back is bounded."""
     buffers: dict[str, list[Line]] = defaultdict(list)
-    added = already = buffered = 0
+    buffered = 0
     for line in lines:
         buffer = buffers[line.merchant_id]
         buffer.append(line)
@@ -173,33 +183,31 @@ def add(ledger: Ledger, lines: Iterable[Line]) -> tuple[int, int]:
             continue
         for chunk in full:
             buffered -= len(chunk)
-            new, old = _add(ledger, chunk)
-            added, already = added + new, already + old
-    for chunk in buffers.values():
-        new, old = _add(ledger, chunk)
-        added, already = added + new, already + old
-    return added, already
+            yield chunk
+    yield from buffers.values()
 
 
 def _add(ledger: Ledger, lines: list[Line]) -> tuple[int, int]:
+    call = calls.add_refunds(
+        lines[0].merchant_id,
+        [line.refund_id for line in lines],
+        [line.amount_minor for line in lines],
+        [line.currency for line in lines],
+        [line.payment_ref for line in lines],
+        [line.gateway for line in lines],
+        [line.idempotency_key for line in lines],
+    )
+    # Of a million rows that were added, none needs to be told.
+    others = dataclasses.replace(call, statement=f"{call.statement} where outcome <> 'added'")
     try:
-        outcomes = ledger.add_refunds(
-            lines[0].merchant_id,
-            [line.refund_id for line in lines],
-            [line.amount_minor for line in lines],
-            [line.currency for line in lines],
-            [line.payment_ref for line in lines],
-            [line.gateway for line in lines],
-            [line.idempotency_key for line in lines],
-        )
+        outcomes = ledger.send(others)
     except InputRefusal as refusal:
         number = lines[int(refusal.detail.get("position", 1)) - 1].number
         raise BadLine(number, _problem(refusal)) from refusal
-    for line, outcome in zip(lines, outcomes, strict=True):
+    for outcome in outcomes:
         if outcome.outcome == "LG301":
-            raise _conflict(line, outcome)
-    added = sum(outcome.outcome == "added" for outcome in outcomes)
-    return added, len(lines) - added
+            raise _conflict(lines[outcome.position - 1], outcome)
+    return len(lines) - len(outcomes), len(outcomes)
 
 
 def _conflict(line: Line, outcome: RowOutcome) -> BadLine:
