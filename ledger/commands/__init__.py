@@ -47,6 +47,7 @@ COMMANDS = {
     "gateway": ("ledger.commands.gateway", "The sandbox gateway."),
     "dev": ("ledger.commands.dev", "Embedded servers, to try things out."),
     "demo": ("ledger.commands.demo", "See a double send happen, and see it prevented."),
+    "reproduce": ("ledger.commands.reproduce", "Count what each kind of lock lets happen, fault by fault."),
 }
 
 EXIT_CODES = """\b

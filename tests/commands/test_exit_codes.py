@@ -77,6 +77,7 @@ DONE: Typed = {
     "db sql": "",
     "db grants": "refunds_app --as worker",
     "db docs": "",
+    "reproduce": "--protection none --fault lost-reply",
 }
 
 STATES = {
@@ -132,6 +133,7 @@ WRONG: Typed = {
     "dev down": "nothing-here",
     "dev env": "nothing-here",
     "demo": "--pg 9",
+    "reproduce": "",
 }
 
 NOT_FOUND: Typed = {
@@ -219,6 +221,7 @@ STOPPED: Typed = {"metrics": "--listen 127.0.0.1:0"}
 
 # What takes a process or servers of its own, and where that is tried.
 SETTLE, SERVERS = "tests/commands/test_settle.py", "tests/commands/test_servers.py"
+REPRODUCE = "tests/reproduce/test_reproduce.py"
 ELSEWHERE = {
     ("settle", 130): f"{SETTLE}::test_a_signal_lets_what_is_in_flight_finish_and_gives_the_rest_back",
     ("settle", 143): f"{SETTLE}::test_a_signal_lets_what_is_in_flight_finish_and_gives_the_rest_back",
@@ -231,6 +234,8 @@ ELSEWHERE = {
     ("doctor", 0): "tests/dba/test_doctor.py::test_the_command_ends_in_0_where_there_is_no_fault",
     ("demo", 0): f"{SERVERS}::test_the_demo_as_json_is_one_line_and_its_story_goes_to_stderr",
     ("demo", 1): f"{SERVERS}::test_the_demo_as_json_is_one_line_and_its_story_goes_to_stderr",
+    ("reproduce", 0): f"{REPRODUCE}::test_cells_come_out_as_they_must",
+    ("reproduce", 1): f"{REPRODUCE}::test_a_cell_that_should_fail_and_does_not_is_an_error",
 }
 
 ADAPTERS = '''

@@ -194,7 +194,7 @@ WITHOUT_DATA = {
 
 
 def test_each_command_has_a_schema_that_is_tried_or_says_that_it_prints_no_data(nowhere: Cli) -> None:
-    assert set(SCHEMAS) == set(TYPED) | set(OTHERS) | {"settle", "dev up", "demo"}
+    assert set(SCHEMAS) == set(TYPED) | set(OTHERS) | {"settle", "dev up", "demo", "reproduce"}
     assert set(SCHEMAS) | WITHOUT_DATA == set(LEAVES)
     for schema in SCHEMAS.values():
         Draft202012Validator.check_schema(schema)

@@ -209,6 +209,7 @@ def test_sessions_are_named_after_the_command_unless_the_user_names_them(
         ("dev", "up"),
         ("dev", "down"),
         ("demo",),
+        ("reproduce", "--all"),
         ("gateway", "serve"),
     ],
 )
