@@ -32,6 +32,14 @@ def has_plpgsql_check(pg: str) -> bool:
     return (Path(shared) / "extension" / "plpgsql_check.control").exists()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests measured, for whoever asked for the figure: `record_property("told", ...)`."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "told" and report.when == "call":
+                terminalreporter.write_line(str(value))
+
+
 @pytest.fixture
 def psql(running: dev.Servers) -> Psql:
     """Run SQL as a DBA would: in one transaction, which ends at the first error."""
