@@ -15,7 +15,8 @@ from pytest_postgresql.executors import NoopExecutor
 
 from ledger import dev
 from ledger.client import Ledger
-from tests import canary
+from tests import canary, elsewhere
+from tests.dba.pgbouncer import behind, pgbouncer
 
 EMPTY = "ledger_empty"
 SETTINGS = {"plpgsql.extra_errors": "all", "deadlock_timeout": "200ms"}
@@ -32,6 +33,7 @@ def pytest_configure() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pg", default="18", help="major version of the Postgres to test on")
     parser.addoption("--redis-server", default=None, help="server program in place of the wheel's Valkey")
+    elsewhere.add_options(parser)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -54,12 +56,14 @@ def servers(pytestconfig: pytest.Config) -> Iterator[dev.Servers]:
 
 
 @pytest.fixture(scope="session")
-def cluster(servers: dev.Servers) -> NoopExecutor:
-    """The servers in the words of pytest-postgresql, with an empty database to start a template from."""
+def cluster(servers: dev.Servers, pytestconfig: pytest.Config) -> NoopExecutor:
+    """The servers in the words of pytest-postgresql, with a database to start a template from: empty, or restored."""
     base = NoopExecutor(
         host=str(servers.sockets), port=servers.postgres.port, user="postgres", options="", dbname=EMPTY
     )
     servers.prepare(base.template_dbname)
+    if pytestconfig.getoption("restored"):
+        elsewhere.restore_from_elsewhere(servers, base.template_dbname)
     return base
 
 
@@ -105,22 +109,42 @@ def database(admin_dsn: str) -> str:
     return str(psycopg.conninfo.conninfo_to_dict(admin_dsn)["dbname"])
 
 
+@pytest.fixture(scope="session")
+def pooler(servers: dev.Servers, pytestconfig: pytest.Config) -> Iterator[int | None]:
+    """The port of the PgBouncer that callers go through; None where they go straight."""
+    if pytestconfig.getoption("pooler") is None:
+        yield None
+    else:
+        with pgbouncer(servers, "transaction") as port:
+            yield port
+
+
 @pytest.fixture
-def dsn(running: dev.Servers, database: str) -> str:
+def reach(running: dev.Servers, database: str, pooler: int | None) -> Callable[[str], str]:
+    """The way of a role to this test's database."""
+
+    def way(role: str) -> str:
+        return canary.given(running.dsn(role, database) if pooler is None else behind(pooler, database, role))
+
+    return way
+
+
+@pytest.fixture
+def dsn(reach: Callable[[str], str]) -> str:
     """The same database, as `ledger_worker`."""
-    return canary.given(running.dsn("ledger_worker", database))
+    return reach("ledger_worker")
 
 
 @pytest.fixture
-def operator_dsn(running: dev.Servers, database: str) -> str:
+def operator_dsn(reach: Callable[[str], str]) -> str:
     """The same database, as `ledger_operator`."""
-    return canary.given(running.dsn("ledger_operator", database))
+    return reach("ledger_operator")
 
 
 @pytest.fixture
-def reader_dsn(running: dev.Servers, database: str) -> str:
+def reader_dsn(reach: Callable[[str], str]) -> str:
     """The same database, as `ledger_reader`."""
-    return canary.given(running.dsn("ledger_reader", database))
+    return reach("ledger_reader")
 
 
 @pytest.fixture
@@ -148,15 +172,16 @@ def redis_url(running: dev.Servers) -> str:
 
 
 @pytest.fixture
-def connect(dsn: str) -> Iterator[Connect]:
+def connect(dsn: str, pytestconfig: pytest.Config) -> Iterator[Connect]:
     """Open connections that are closed after the test: `connect()`, `connect(operator_dsn)`.
 
     They are `ledger_worker`'s and in autocommit unless told otherwise.
     """
     opened: list[psycopg.Connection[Any]] = []
+    given = elsewhere.POOLERS.get(pytestconfig.getoption("pooler"), {})
 
     def open_one(conninfo: str = dsn, *, autocommit: bool = True, **options: Any) -> psycopg.Connection[Any]:
-        connection = psycopg.connect(conninfo, autocommit=autocommit, **options)
+        connection = psycopg.connect(conninfo, autocommit=autocommit, **{**given, **options})
         opened.append(connection)
         return connection
 

@@ -225,9 +225,12 @@ def until(condition: Callable[[], object], within: float = 5.0) -> None:
 
 
 def is_waiting(admin: Connection, waiter: Connection) -> Callable[[], object]:
-    """Whether a connection waits for a lock that another one holds."""
+    """Whether a connection waits for a lock that another one holds; through a pooler, whether any does."""
     return lambda: admin.execute(
-        "select pid from pg_stat_activity where pid = %s and wait_event_type = 'Lock'", [waiter.info.backend_pid]
+        "with session as (select * from pg_stat_activity where datname = current_database())"
+        " select pid from session where wait_event_type = 'Lock'"
+        " and (pid = %(pid)s or not exists (select from session where pid = %(pid)s))",
+        {"pid": waiter.info.backend_pid},
     ).fetchone()
 
 

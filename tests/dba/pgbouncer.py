@@ -38,6 +38,8 @@ def pgbouncer(servers: dev.Servers, pool_mode: str) -> Iterator[int]:
             f"[databases]\n* = host={servers.sockets} port={servers.postgres.port}\n[pgbouncer]\n"
             f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\n"
             f"auth_file = {users}\npool_mode = {pool_mode}\nserver_idle_timeout = 1\n"
+            # Tests take databases away, and some take the server; the next test doesn't wait for its return.
+            "server_login_retry = 0.1\n"
         )
         as_user = ["-u", account.name] if os.geteuid() == 0 else []
         with subprocess.Popen([PGBOUNCER, "-q", *as_user, str(config)], stderr=subprocess.DEVNULL) as process:
@@ -52,3 +54,8 @@ def accepts(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
+
+
+def behind(port: int, database: str, user: str = "ledger_worker") -> str:
+    """A database through the pooler, as any of the roles."""
+    return f"postgresql://{user}@/{database}?host=127.0.0.1&port={port}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +13,13 @@ import pytest
 from ledger import dev, doctor, schema
 from ledger.client import Ledger
 from tests.conftest import Connect
+from tests.dba.dump import dump as dump_into
+from tests.dba.dump import program, restore
 from tests.dba.stories import STORIES, WHO, Cast
 from tests.story import ALICE, BOB, Connection, activated, added, raised
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("dump")]
 
-PAGE = Path(__file__).parents[2] / "docs" / "dump.md"
 DATA = ("refund", "journal", "fence", "draw", "event", "token_seq")
 
 
@@ -45,9 +45,7 @@ def restored(elsewhere: dev.Servers) -> Iterator[str]:
 @pytest.fixture
 def dump(running: dev.Servers, migrator_dsn: str, told: dict[str, Any], tmp_path: Path) -> Path:
     """The ledger of the story, dumped as the page says."""
-    file = tmp_path / "ledger.dump"
-    program(running, "pg_dump", "--format=custom", "--schema=ledger", f"--file={file}", migrator_dsn)
-    return file
+    return dump_into(running, migrator_dsn, tmp_path / "ledger.dump")
 
 
 @pytest.fixture
@@ -69,31 +67,6 @@ def archive_now(operator: Ledger, admin: Connection) -> None:
     admin.execute("select ledger.archive_refunds('m_1', clock_timestamp() - interval '1 ms', 9, '', 'carol', 'tidy')")
     admin.execute("select ledger.set_kind('settle', key_window => '23 hours', actor => 'carol', reason => 'a story')")
     assert admin.execute("select refund_id from ledger.archived_refund").fetchall() == [("archived",)]
-
-
-def program(servers: dev.Servers, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [servers.pg_bin / name, *arguments], text=True, capture_output=True, check=False, cwd="/"
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return done
-
-
-def from_page(part: str) -> bytes:
-    found = re.search(rf"```sql {part}\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None
-    return found[1].encode()
-
-
-def restore(elsewhere: dev.Servers, dsn: str, dump: Path) -> None:
-    """As the page says."""
-    with psycopg.connect(dsn, autocommit=True) as migrator:
-        migrator.execute(from_page("before"))
-        program(
-            elsewhere, "pg_restore", "--exit-on-error", "--single-transaction", "--schema=ledger", f"--dbname={dsn}",
-            str(dump),
-        )  # fmt: skip
-        migrator.execute(from_page("after"))
 
 
 def rows_of(dsn: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -16,16 +15,14 @@ from ledger.commands.exits import run
 from ledger.errors import BadArgument
 from ledger.lease import AdvisoryLease, Lease
 from tests.conftest import Connect
-from tests.dba.pgbouncer import pgbouncer
+from tests.dba.pgbouncer import behind, pgbouncer
 from tests.dba.stories import STORIES, WHO, Cast
+from tests.elsewhere import POOLERS
 from tests.story import Connection, activated, added, refund
 
 pytestmark = pytest.mark.heavy
 
 Pooled = Callable[..., str]
-
-# psycopg prepares what it has sent five times, unless told otherwise.
-SETTINGS: dict[str, dict[str, Any]] = {"psycopg's defaults": {}, "prepare_threshold=None": {"prepare_threshold": None}}
 
 
 @pytest.fixture(scope="module")
@@ -46,23 +43,19 @@ def statement_port(servers: dev.Servers) -> Iterator[int]:
         yield port
 
 
-def behind(port: int, database: str, user: str = "ledger_worker") -> str:
-    return f"postgresql://{user}@127.0.0.1:{port}/{database}?sslmode=disable&gssencmode=disable"
-
-
 @pytest.fixture
 def pooled(port: int, database: str) -> Pooled:
     """A DSN that goes through the pooler: `pooled("ledger_operator")`."""
     return lambda user="ledger_worker": behind(port, database, user)
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", POOLERS)
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_the_stories_are_the_same_in_transaction_mode(
     story: Callable[[Cast], None], settings: str, pooled: Pooled, connect: Connect, ledger: Ledger
 ) -> None:
     worker, rival, operator = (
-        Ledger(connect(pooled(user), **SETTINGS[settings]))
+        Ledger(connect(pooled(user), **POOLERS[settings]))
         for user in ("ledger_worker", "ledger_worker", "ledger_operator")
     )
     story(Cast("m_1", worker, rival, operator))
