@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -11,8 +12,9 @@ import stat
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 
@@ -27,12 +29,12 @@ NEEDED = ["merchant_id", "refund_id", "amount", "currency"]
 OPTIONAL = ["payment_ref", "gateway", "idempotency_key"]
 ROWS_A_CALL = 1000
 ROWS_BUFFERED = 20_000
+DECIMAL = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
 LARGEST = 2**63 - 1
 """What a bigint holds."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A refund of the file; `number` is the line it begins on, counted from 1, the header included."""
 
     number: int
@@ -76,7 +78,9 @@ def import_command(app: App, file: Path) -> None:
             str(code): int(digits)
             for code, digits in connection.execute("select currency, exponent from ledger.currency").fetchall()
         }
-        added, already = add(app.ledger(connection), _watched(parse(source, exponents), source))
+        lines = _watched(parse(source, exponents), source)
+        with _read_ahead(_chunks(lines), source) as chunks:
+            added, already = add(app.ledger(connection), chunks)
     output.one(app, {"added": added, "already": already, "file": "stdin" if str(file) == "-" else str(file)})
     if app.dry_run:
         output.say("dry run: rolled back, nothing was added")
@@ -124,11 +128,8 @@ def _line(number: int, header: list[str], cells: list[str], exponents: dict[str,
     if len(cells) != len(header):
         raise BadLine(number, f"it has {len(cells)} fields, the header has {len(header)}")
     row = dict(zip(header, cells, strict=True))
-    for name, value in row.items():
-        if "\0" in value:
-            raise BadLine(number, f"{name} holds a NUL character")
-        if name in NEEDED and not value.strip():
-            raise BadLine(number, f"{name} is empty")
+    if "\0" in "".join(cells) or not all(row[name].strip() for name in NEEDED):
+        raise _bad_cell(number, row)
     currency = row["currency"].strip()
     if currency not in exponents:
         raise BadLine(number, f"the currency {currency!r} is not known", "Give its ISO 4217 code, like EUR")
@@ -136,13 +137,22 @@ def _line(number: int, header: list[str], cells: list[str], exponents: dict[str,
         amount = minor(row["amount"].strip(), exponents[currency])
     except ValueError as error:
         raise BadLine(number, f"the amount {row['amount']!r} {error}") from None
-    rest = {name: row.get(name, "").strip() or None for name in OPTIONAL}
-    return Line(number, row["merchant_id"], row["refund_id"], amount, currency, **rest)
+    payment_ref, gateway, key = (row.get(name, "").strip() or None for name in OPTIONAL)
+    return Line(number, row["merchant_id"], row["refund_id"], amount, currency, payment_ref, gateway, key)
+
+
+def _bad_cell(number: int, row: dict[str, str]) -> BadLine:
+    problems = [
+        f"{name} holds a NUL character" if "\0" in value else f"{name} is empty"
+        for name, value in row.items()
+        if "\0" in value or (name in NEEDED and not value.strip())
+    ]
+    return BadLine(number, problems[0])
 
 
 def minor(text: str, exponent: int) -> int:
     """An amount like 70.25 in minor units. Raises ValueError, which says what is wrong with it."""
-    match = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?", text)
+    match = DECIMAL.fullmatch(text)
     if match is None:
         raise ValueError("is no plain positive decimal like 70.25")
     whole, fraction = match[1], match[2] or ""
@@ -155,16 +165,33 @@ def minor(text: str, exponent: int) -> int:
     return amount
 
 
-def add(ledger: Ledger, lines: Iterable[Line]) -> tuple[int, int]:
+def add(ledger: Ledger, chunks: Iterable[list[Line]]) -> tuple[int, int]:
     """Add the lines in the connection's transaction: how many were added, how many were there already.
 
-    Raises BadLine where one is refused. Holds a bounded number of lines in memory.
+    Raises BadLine where one is refused.
     """
     added = already = 0
-    for chunk in _chunks(lines):
+    for chunk in chunks:
         new, old = _add(ledger, chunk)
         added, already = added + new, already + old
     return added, already
+
+
+@contextlib.contextmanager
+def _read_ahead(chunks: Iterator[list[Line]], source: BinaryIO) -> Iterator[Iterator[list[Line]]]:
+    """The same chunks; of a file, the next is read by another thread while Postgres works on the one before."""
+    if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+        yield chunks  # whoever writes into a pipe may take their time, and Ctrl-C shouldn't wait for them
+        return
+    with ThreadPoolExecutor(1, "ledger-import") as reader:
+
+        def ahead() -> Iterator[list[Line]]:
+            coming = reader.submit(next, chunks, None)
+            while (chunk := coming.result()) is not None:
+                coming = reader.submit(next, chunks, None)
+                yield chunk
+
+        yield ahead()
 
 
 def _chunks(lines: Iterable[Line]) -> Iterator[list[Line]]:
@@ -193,9 +220,9 @@ def _add(ledger: Ledger, lines: list[Line]) -> tuple[int, int]:
         [line.refund_id for line in lines],
         [line.amount_minor for line in lines],
         [line.currency for line in lines],
-        [line.payment_ref for line in lines],
-        [line.gateway for line in lines],
-        [line.idempotency_key for line in lines],
+        _given([line.payment_ref for line in lines]),
+        _given([line.gateway for line in lines]),
+        _given([line.idempotency_key for line in lines]),
     )
     # Of a million rows that were added, none needs to be told.
     others = dataclasses.replace(call, statement=f"{call.statement} where outcome <> 'added'")
@@ -208,6 +235,11 @@ def _add(ledger: Ledger, lines: list[Line]) -> tuple[int, int]:
         if outcome.outcome == "LG301":
             raise _conflict(lines[outcome.position - 1], outcome)
     return len(lines) - len(outcomes), len(outcomes)
+
+
+def _given(values: list[str | None]) -> list[str | None] | None:
+    """A column of the file, or None where nothing stands in it."""
+    return values if any(values) else None
 
 
 def _conflict(line: Line, outcome: RowOutcome) -> BadLine:

@@ -243,6 +243,17 @@ def test_merchants_may_be_interleaved_and_one_bad_line_undoes_them_all(
     assert admin.execute("select count(*) from ledger.refund group by merchant_id").fetchall() == [(1_100,)] * 7
 
 
+def test_what_the_ledger_refuses_comes_before_what_is_wrong_further_down(cli: Cli, write: Write) -> None:
+    """The lines below are read while it looks at those above."""
+    lines = [f"m_1,r_{n},1.00,EUR" for n in range(1_500)]
+    lines[3], lines[1_200] = "m_1,{r_3},1.00,EUR", "m_1,r_1200,none,EUR"
+
+    said = cli("import", write(HEAD + "\n".join(lines)))
+
+    assert said.code == 2
+    assert "line 5: a refund id is printable" in said.err
+
+
 def test_memory_stays_flat(cli: Cli, write: Write) -> None:
     """As much for 9,000 lines as for 3,000, which are full batches already."""
 
