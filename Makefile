@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-heavy bench bench-page lint manifest clean
+.PHONY: help demo test test-heavy bench bench-page chaos lint manifest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,9 @@ bench-page: bench ## The same, and docs/performance.md from it
 
 prove: .venv/.dev ## Run every part of docs/proof.md and print one table; under 20 minutes on two cores
 	@$(BIN)/python -m tests.proof
+
+chaos: .venv/.dev ## Run every scenario of real faults, SEEDS=25 times, and take the guards away
+	@$(BIN)/python -m tests.proof.chaos --controls --seeds $(or $(SEEDS),1) --pg $(PG)
 
 lint: .venv/.dev ## Check style and types, and the SQL by squawk, pgspot and sqlfluff
 	@$(BIN)/ruff check .

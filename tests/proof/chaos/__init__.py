@@ -3,7 +3,7 @@
     python -m tests.proof.chaos --list                        what there is
     python -m tests.proof.chaos --seeds 25                    all of it, 25 seeds each
     python -m tests.proof.chaos --scenario NAME --seed 7      one run again, as a failure says
-    python -m tests.proof.chaos --controls                    guards taken away: the invariants must break
+    python -m tests.proof.chaos --controls                    and then guards taken away: the invariants must break
 
 One run is one scenario with one seed, in a database of its own, with six to twelve refunds and leases of half a
 second. Workers are processes that call `ledger.settle`; they tell what they do, and stay at a point of the protocol

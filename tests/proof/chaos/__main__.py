@@ -17,7 +17,13 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     which.add_argument("--seeds", type=int, default=1, metavar="N", help="run each scenario with seeds 1 to N (1)")
     which.add_argument("--seed", type=int, metavar="K", help="run each scenario with this seed alone")
     parser.add_argument("--scenario", nargs="+", metavar="NAME", help="run only these")
-    parser.add_argument("--controls", action="store_true", help="only take the guards away, one at a time")
+    parser.add_argument(
+        "--controls",
+        nargs="?",
+        choices=("too", "only"),
+        const="too",
+        help="then take the guards away, one at a time, and see that the invariants break; `only`: nothing else",
+    )
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many runs at once (2)")
     parser.add_argument("--pg", default="18", help="major version of Postgres (18)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
@@ -37,7 +43,7 @@ def main() -> int:
     if unknown:
         sys.exit(f"there is no scenario {', '.join(unknown)}; --list names all of them")
     if asked.list:
-        report.listed(known.values())
+        sys.stdout.write("\n".join(report.table(known.values())) + "\n")
         return 0
     return report.reported(asked, [known[name] for name in asked.scenario] if asked.scenario else list(known.values()))
 
