@@ -482,6 +482,25 @@ def test_the_command_forgets_refusals_and_draws(
     assert ledger_command("prune")[0] == 2
 
 
+def test_the_command_forgets_events_and_done_work_in_steps(
+    ledger: Ledger, admin: Connection, ledger_command: Callable[..., tuple[int, str, str]]
+) -> None:
+    for n in range(5):
+        token = activated(ledger, resource="payouts:p_1")
+        ledger.begin_attempt("payouts:p_1", f"job-{n}", token)
+        ledger.end_attempt("payouts:p_1", f"job-{n}", token, "done")
+    for table, column in (("event", "at"), ("work", "changed_at")):
+        with without_guards(admin, table):
+            admin.execute(f"update ledger.{table} set {column} = {column} - interval '40 days'".encode())
+
+    code, out, err = ledger_command("prune", "--events", "31d", "--work", "31d", "--dry-run")
+    assert (code, json.loads(out)["events"]) == (0, 4)
+    assert "nothing was changed" in err
+    code, out, _ = ledger_command("prune", "--events", "31d", "--work", "31d")
+    assert (code, json.loads(out)) == (0, {"events": 4, "work": 5})
+    assert ledger_command("prune", "--events", "29d")[0] == 2
+
+
 LOOKS = {
     "show": ["show", MERCHANT, "sent"],
     "history": ["history", MERCHANT, "sent"],
