@@ -205,11 +205,16 @@ def i10_who_was_refused_begins_nothing(world: World) -> Iterator[str]:
                 refused = None  # a new attempt
             elif said.what == "call" and said.facts["outcome"][:4] == GROUP_1 and said.facts["token"] is not None:
                 refused = said if said.facts["name"] != "activate_token" else refused
-            elif refused is not None and (
-                said.what == "begins" or (said.what == "sends" and worker.orders.options.in_flight == 1)
-            ):
-                code = refused.facts["outcome"]
-                yield f"worker {worker.name} {said.what} {said.facts['refund_id']} after it was refused with {code}"
+            elif refused is not None and _begins(said, worker):
+                does = "calls claim" if said.what == "call" else f"{said.what} {said.facts['refund_id']}"
+                yield f"worker {worker.name} {does} after it was refused with {refused.facts['outcome']}"
+
+
+def _begins(said: Said, worker: Worker) -> bool:
+    """It claims, begins a refund, or sends one that can't have been under way."""
+    if said.what == "call":
+        return str(said.facts["name"]).startswith("claim_")
+    return said.what == "begins" or (said.what == "sends" and worker.orders.options.in_flight == 1)
 
 
 def i11_nothing_is_left_behind(world: World) -> Iterator[str]:

@@ -25,7 +25,7 @@ from ledger.errors import Busy, LedgerError, Refused, sqlstate_of
 from ledger.sandbox import Behaviour, Movements, SandboxServer, read_movements
 from ledger.settle import Options
 from tests.faults import FaultProxy
-from tests.proof.chaos.crew import CONTEXT, NotReachedError, Worker
+from tests.proof.chaos.crew import Worker
 from tests.proof.chaos.worker import POINTS, Hold, Orders
 from tests.story import until
 
@@ -38,7 +38,6 @@ SPARE = 5.0
 
 SETTINGS = {"deadlock_timeout": "200ms", "autovacuum": "off"}
 PERSON = {"actor": "dana", "reason": "a run with faults"}
-DONE = ("sent", "failed", "cancelled", "returned")
 
 _numbers = itertools.count(1)
 _migrating = threading.Lock()  # Alembic keeps its context in globals
@@ -410,6 +409,3 @@ def world(stage: Stage, name: str, seed: int) -> Iterator[World]:
             yield made
         finally:
             made.close()
-
-
-__all__ = ["CONTEXT", "MERCHANT", "PERSON", "RESOURCE", "TTL", "NotReachedError", "Stage", "World", "world"]
