@@ -1,20 +1,22 @@
 """Settle a merchant's refunds: claim, call the gateway, record, until none is left that can be claimed.
 
-Several calls to the gateway are in flight at once. What has been answered is recorded in one call, so that batches
-grow by themselves while a recording is under way. Nothing is begun after a refusal or a lost lease; what is at the
-gateway by then is still recorded if the database lets it.
+Several calls to the gateway are in flight at once, and go on while Postgres is asked. What has been answered is
+recorded in one call, so that batches grow by themselves while a recording is under way. Nothing is begun after a
+refusal or a lost lease; what is at the gateway by then is still recorded if the database lets it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -54,6 +56,9 @@ PAUSE = 0.05
 
 LOCKED_PASSES = 100
 """How many passes may find nothing but rows that somebody has locked, before they are left open."""
+
+HUNG = 0.5
+"""Seconds that a call to Postgres may take before nothing more is sent whose answer might go unrecorded."""
 
 SLACK = 1.0
 """Seconds beyond its time that a gateway call is waited for; an adapter that takes longer ignores its timeout."""
@@ -152,9 +157,9 @@ def settle(
         else Lease(resource, db=db, redis=redis, ttl=ttl, wait=wait)
     )
     with lease:
-        driver = _Threads(Database(db), gateway, lease, chosen)
+        driver = _Threads(Database(db), gateway, lease, chosen, stop)
         try:
-            return run(_Settling(merchant_id, lease, chosen, stop, notify).course(), driver.take)
+            return run(_Settling(merchant_id, lease, chosen, stop, notify, driver.begun_at).course(), driver.take)
         finally:
             driver.close()
 
@@ -180,9 +185,10 @@ async def settle_async(
     )
     # Not `async with`: a lost lease mustn't cancel what still records the answers.
     await lease.acquire()
-    driver = _Tasks(AsyncDatabase(db), gateway, lease, chosen)
+    driver = _Tasks(AsyncDatabase(db), gateway, lease, chosen, stop)
+    course = _Settling(merchant_id, lease, chosen, stop, notify, driver.begun_at).course()
     try:
-        return await run_async(_Settling(merchant_id, lease, chosen, stop, notify).course(), driver.take)
+        return await run_async(course, driver.take)
     finally:
         try:
             await driver.close()
@@ -217,7 +223,19 @@ class HangUp:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Take a refund to the gateway, beside whatever else is going on."""
+    """Take a refund to the gateway, beside whatever else is going on, as soon as fewer than enough are there."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Take back, and return, what was to begin and hasn't."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Wait no longer for a refund's answer: another one may have its place at the gateway."""
 
     claim: Claim
 
@@ -229,7 +247,7 @@ class Collect:
     seconds: float = 0.0
 
 
-Step: TypeAlias = Ask | HangUp | Begin | Collect
+Step: TypeAlias = Ask | HangUp | Begin | Withdraw | Abandon | Collect
 Course: TypeAlias = Generator[Step, Any, T]
 
 
@@ -237,7 +255,13 @@ class _Settling:
     """The course of a settlement, the same for threads and tasks."""
 
     def __init__(
-        self, merchant_id: str, lease: Held, options: Options, stop: Stop | None, notify: Notify | None
+        self,
+        merchant_id: str,
+        lease: Held,
+        options: Options,
+        stop: Stop | None,
+        notify: Notify | None,
+        begun_at: Mapping[str, float],
     ) -> None:
         self.core = Settlement(merchant_id, lease.token, lease.holder, in_flight=options.in_flight, batch=options.batch)
         self._lease = lease
@@ -248,7 +272,8 @@ class _Settling:
         self._patience = options.patience
         self._away_since: float | None = None
         self._give_up_at: float | None = None
-        self._late_at: dict[str, tuple[float, bool]] = {}
+        self._begun_at = begun_at
+        self._late_since: dict[str, float] = {}
         self._empty_passes = 0
 
     def course(self) -> Course[Report]:
@@ -267,7 +292,7 @@ class _Settling:
     def _work(self) -> Course[None]:
         over = False
         while not over:
-            self._look_around()
+            yield from self._look_around()
             yield from self._begin()
             self._hear((yield Collect()))
             try:
@@ -343,6 +368,7 @@ class _Settling:
             self._warn("postgres_gave_no_answer", error, note="trying again")
         if now - self._away_since >= self._patience:
             raise error
+        yield from self._hold_back("Postgres gave no answer")
         if not isinstance(error, Busy):
             yield HangUp()
         self._hear((yield Collect(PAUSE)))
@@ -356,18 +382,20 @@ class _Settling:
         if self._away_since is not None:
             return  # nothing more is sent while its answer couldn't be recorded
         while self._has_time() and (claim := self.core.next_to_send()) is not None:
-            asked = 1 if claim.outcome == "claimed" else 2
-            self._late_at[claim.refund_id] = (time.monotonic() + asked * self._options.timeout + SLACK, False)
             yield Begin(claim)
+
+    def _hold_back(self, reason: str) -> Course[None]:
+        for claim in reversed((yield Withdraw()) if self.core.running else ()):
+            self.core.answered(claim, NotTried(reason))
 
     def _hear(self, answers: list[tuple[Claim, Result]]) -> None:
         for claim, result in answers:
-            self._late_at.pop(claim.refund_id, None)
+            self._late_since.pop(claim.refund_id, None)
             self.core.answered(claim, result)
 
     # What may end it.
 
-    def _look_around(self) -> None:
+    def _look_around(self) -> Course[None]:
         """Tell what happened; stop where the lease is lost or a stop was asked for."""
         self._tell()
         if self._stop is not None and self._stop.is_set() and not self.core.stopped:
@@ -377,7 +405,9 @@ class _Settling:
                 self._lease.ensure()
             except LeaseLost as lost:
                 self.core.stop(lost)
-        self._give_up_on_late()
+        if self.core.stopping:
+            yield from self._hold_back(self.core.why_not_sent)
+        yield from self._give_up_on_late()
 
     def _tell(self) -> None:
         while self.core.events:
@@ -390,23 +420,32 @@ class _Settling:
                 self._notify, self._notify_failed = None, error
                 self.core.stop()
 
-    def _give_up_on_late(self) -> None:
+    def _give_up_on_late(self) -> Course[None]:
         now = time.monotonic()
         if self.core.stopped and self._give_up_at is None:
             self._give_up_at = now + self._options.grace
-        for refund_id in list(self.core.running):
-            late_at, seen = self._late_at[refund_id]
+        for claim in list(self.core.running.values()):
             if self._give_up_at is not None and now >= self._give_up_at:
-                self._give_up(refund_id, f"no answer within {self._options.grace:g} s after a stop was asked for")
-            elif now >= late_at and seen:
-                self._give_up(refund_id, f"no answer, and its timeout of {self._options.timeout:g} s is long over")
-            elif now >= late_at:
-                # Once more: this process may have been frozen, and the call with it.
-                self._late_at[refund_id] = (now + SLACK, True)
+                yield from self._give_up(
+                    claim, f"no answer within {self._options.grace:g} s after a stop was asked for"
+                )
+            elif now < self._due_at(claim):
+                continue
+            # Once more: this process may have been frozen, and the call with it.
+            elif now >= self._late_since.setdefault(claim.refund_id, now) + SLACK:
+                yield from self._give_up(
+                    claim, f"no answer, and its timeout of {self._options.timeout:g} s is long over"
+                )
 
-    def _give_up(self, refund_id: str, reason: str) -> None:
-        del self._late_at[refund_id]
-        self.core.give_up(refund_id, reason)
+    def _due_at(self, claim: Claim) -> float:
+        """When its answer must be there, by the gateway's timeout."""
+        asked = 1 if claim.outcome == "claimed" else 2
+        return self._begun_at.get(claim.refund_id, math.inf) + asked * self._options.timeout + SLACK
+
+    def _give_up(self, claim: Claim, reason: str) -> Course[None]:
+        yield Abandon(claim)
+        self._late_since.pop(claim.refund_id, None)
+        self.core.give_up(claim.refund_id, reason)
 
     def _wind_up(self, error: BaseException) -> Course[None]:
         """After an exception: wait for nothing, record and give back what can be."""
@@ -414,8 +453,9 @@ class _Settling:
             if not _may_pass(error):
                 self._notify = None
                 self.core.stop()
-                for refund_id in list(self.core.running):
-                    self._give_up(refund_id, f"the settlement was ended by {type(error).__name__}")
+                yield from self._hold_back(self.core.why_not_sent)
+                for claim in list(self.core.running.values()):
+                    yield from self._give_up(claim, f"the settlement was ended by {type(error).__name__}")
                 self._patience = 0.0
                 yield HangUp()
                 yield from self._work()
@@ -440,6 +480,15 @@ class _Settling:
 def _may_pass(error: BaseException) -> bool:
     """Whether Postgres gave no answer now, and may give one later. 25P04: it ended a transaction at its limit."""
     return isinstance(error, psycopg.OperationalError | Busy) or getattr(error, "sqlstate", None) == "25P04"
+
+
+def _why_not_to_begin(stop: Stop | None, asked_at: float | None) -> str | None:
+    """What speaks against taking another refund to the gateway while Postgres is asked, since `asked_at`."""
+    if stop is not None and stop.is_set():
+        return "the settlement was stopped before it was sent"
+    if asked_at is not None and time.monotonic() - asked_at >= HUNG:
+        return "Postgres gave no answer"
+    return None
 
 
 def _needed(lease: Held, options: Options) -> float:
@@ -478,18 +527,22 @@ def _as_unknown(error: BaseException) -> Unknown:
 class _Threads:
     """Takes the steps with threads: they call the gateway, the caller's talks to Postgres."""
 
-    def __init__(self, database: Database, gateway: Gateway, lease: Held, options: Options) -> None:
+    def __init__(self, database: Database, gateway: Gateway, lease: Held, options: Options, stop: Stop | None) -> None:
         self._database = database
         self._gateway = gateway
         self._lease = lease
         self._options = options
+        self._stop = stop
         self._connection: psycopg.Connection[Any] | None = None
-        self._asking = False
+        self._asked_at: float | None = None
         self._cutting = threading.Lock()
+        self._closed = threading.Event()
+        self._cutter: threading.Thread | None = None
         self._work: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[Claim, Result]] = queue.SimpleQueue()
         self._threads = 0
         self._under_way = 0
+        self.begun_at: dict[str, float] = {}
 
     def take(self, step: Step) -> Any:
         """Take one step."""
@@ -500,12 +553,17 @@ class _Threads:
                 self._hang_up()
             case Begin(claim):
                 self._begin(claim)
+            case Withdraw():
+                return self._withdraw()
+            case Abandon(claim):
+                self._abandon(claim)
             case Collect(seconds):
                 return self._collect(seconds)
         return None
 
     def close(self) -> None:
         """Let the threads end, and the connection go."""
+        self._closed.set()
         for _ in range(self._threads):
             self._work.put(None)
         connection, self._connection = self._connection, None
@@ -515,21 +573,28 @@ class _Threads:
     def _ask(self, call: Call[T]) -> list[T]:
         if self._connection is None:
             self._connection = self._database.open()
-        self._asking = True
-        timer = threading.Timer(self._options.patience, self._cut)
-        timer.daemon = True
-        timer.start()
+        if self._cutter is None:
+            self._cutter = threading.Thread(target=self._cut_what_is_late, name="ledger-settle-cut", daemon=True)
+            self._cutter.start()
+        self._asked_at = time.monotonic()
         try:
             return Ledger(self._connection, refusals=self._database).send(call)
         finally:
-            timer.cancel()
             with self._cutting:
-                self._asking = False
+                self._asked_at = None
 
-    def _cut(self) -> None:
-        with self._cutting:  # so that it is never the next connection's wire
-            if self._asking:
-                _cut(self._connection)
+    def _cut_what_is_late(self) -> None:
+        # One thread for all calls. A call that begins while it sleeps isn't late before it wakes.
+        left = self._options.patience
+        while not self._closed.wait(left):
+            left = self._options.patience
+            with self._cutting:  # so that it is never the next connection's wire
+                if self._asked_at is None:
+                    continue
+                left += self._asked_at - time.monotonic()
+                if left <= 0:
+                    _cut(self._connection)
+                    left = self._options.patience
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
@@ -539,10 +604,27 @@ class _Threads:
     def _begin(self, claim: Claim) -> None:
         self._under_way += 1
         self._work.put(claim)
-        if self._threads < self._under_way:
+        self._start_thread()
+
+    def _start_thread(self) -> None:
+        if self._threads < min(self._under_way, self._options.in_flight):
             # Daemons: a call that hangs mustn't keep the process from ending.
             threading.Thread(target=self._serve, name="ledger-settle", daemon=True).start()
             self._threads += 1
+
+    def _abandon(self, claim: Claim) -> None:
+        # Whoever takes the time out of begun_at, we or the thread, decides whether the thread goes on.
+        if self.begun_at.pop(claim.refund_id, None) is not None:
+            self._threads -= 1
+            self._start_thread()
+
+    def _withdraw(self) -> list[Claim]:
+        claims: list[Claim] = []
+        with suppress(queue.Empty):
+            while (claim := self._work.get_nowait()) is not None:
+                claims.append(claim)
+        self._under_way -= len(claims)
+        return claims
 
     def _collect(self, seconds: float) -> list[tuple[Claim, Result]]:
         answers = []
@@ -557,7 +639,15 @@ class _Threads:
 
     def _serve(self) -> None:
         while (claim := self._work.get()) is not None:
-            self._answers.put((claim, self._call(claim)))
+            if (why := _why_not_to_begin(self._stop, self._asked_at)) is not None:
+                self._answers.put((claim, NotTried(why)))
+                continue
+            self.begun_at[claim.refund_id] = time.monotonic()
+            result = self._call(claim)
+            abandoned = self.begun_at.pop(claim.refund_id, None) is None
+            self._answers.put((claim, result))
+            if abandoned:
+                return
 
     def _call(self, claim: Claim) -> Result:
         try:
@@ -583,15 +673,22 @@ class _Threads:
 class _Tasks:
     """Takes the steps on an event loop: a task for each refund at the gateway."""
 
-    def __init__(self, database: AsyncDatabase, gateway: AsyncGateway, lease: Held, options: Options) -> None:
+    def __init__(
+        self, database: AsyncDatabase, gateway: AsyncGateway, lease: Held, options: Options, stop: Stop | None
+    ) -> None:
         self._database = database
         self._gateway = gateway
         self._lease = lease
         self._options = options
+        self._stop = stop
         self._connection: Any = None
+        self._asked_at: float | None = None
+        self._work: deque[Claim] = deque()
         self._answers: asyncio.Queue[tuple[Claim, Result]] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._serving = 0
         self._closed = False
+        self.begun_at: dict[str, float] = {}
 
     async def take(self, step: Step) -> Any:
         """Take one step."""
@@ -601,9 +698,11 @@ class _Tasks:
             case HangUp():
                 await self._hang_up()
             case Begin(claim):
-                task = asyncio.create_task(self._serve(claim))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin(claim)
+            case Withdraw():
+                return self._withdraw()
+            case Abandon(claim):
+                self._abandon(claim)
             case Collect(seconds):
                 return await self._collect(seconds)
         return None
@@ -621,17 +720,40 @@ class _Tasks:
         if self._connection is None:
             self._connection = await self._database.open()
         timer = asyncio.get_running_loop().call_later(self._options.patience, _cut, self._connection)
+        self._asked_at = time.monotonic()
         try:
             if isinstance(self._connection, psycopg.Connection):
                 return await in_thread(partial(blocking_ledger(self._connection).send, call), finish=True)
             return await AsyncLedger(self._connection, refusals=self._database).send(call)
         finally:
             timer.cancel()
+            self._asked_at = None
 
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             await self._database.close(connection)
+
+    def _begin(self, claim: Claim) -> None:
+        self._work.append(claim)
+        self._start_task()
+
+    def _start_task(self) -> None:
+        if self._work and self._serving < self._options.in_flight:
+            self._serving += 1
+            task = asyncio.create_task(self._serve())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _abandon(self, claim: Claim) -> None:
+        if self.begun_at.pop(claim.refund_id, None) is not None:
+            self._serving -= 1
+            self._start_task()
+
+    def _withdraw(self) -> list[Claim]:
+        claims = list(self._work)
+        self._work.clear()
+        return claims
 
     async def _collect(self, seconds: float) -> list[tuple[Claim, Result]]:
         answers = []
@@ -644,8 +766,19 @@ class _Tasks:
             answers.append(self._answers.get_nowait())
         return answers
 
-    async def _serve(self, claim: Claim) -> None:
-        self._answers.put_nowait((claim, await self._call(claim)))
+    async def _serve(self) -> None:
+        while self._work:
+            claim = self._work.popleft()
+            if (why := _why_not_to_begin(self._stop, self._asked_at)) is not None:
+                self._answers.put_nowait((claim, NotTried(why)))
+                continue
+            self.begun_at[claim.refund_id] = time.monotonic()
+            result = await self._call(claim)
+            abandoned = self.begun_at.pop(claim.refund_id, None) is None
+            self._answers.put_nowait((claim, result))
+            if abandoned:
+                return
+        self._serving -= 1
 
     async def _call(self, claim: Claim) -> Result:
         try:

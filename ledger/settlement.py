@@ -183,7 +183,8 @@ class Settlement:
         """
         if self.refusal or self.lost or self._answered or (self.stopping and not self._in_doubt):
             return None
-        ahead = len(self._waiting) + (len(self.running) if self.batch == 1 else 0)
+        at_the_gateway = 0 if self.batch == 1 else self.in_flight
+        ahead = len(self._waiting) + max(0, len(self.running) - at_the_gateway)
         if not self._in_doubt and (self._pass_is_over or ahead >= self.in_flight):
             return None
         return calls.claim_refunds(self.merchant_id, self.token, self.batch, self._cursor, self._reclaim)
@@ -227,8 +228,13 @@ class Settlement:
     # The gateway.
 
     def next_to_send(self) -> Claim | None:
-        """A claimed refund to take to the gateway now, or None."""
-        if self.stopping or not self._waiting or len(self.running) >= self.in_flight:
+        """A claimed refund to take to the gateway as soon as fewer than `in_flight` are there, or None.
+
+        As many again are handed over ahead, so that the gateway isn't idle while Postgres is asked; no more, for
+        they are sent even if that call is refused. With a batch of one, none is.
+        """
+        most = self.in_flight if self.batch == 1 else 2 * self.in_flight
+        if self.stopping or not self._waiting or len(self.running) >= most:
             return None
         claim = self._waiting.popleft()
         self.running[claim.refund_id] = claim
@@ -357,9 +363,7 @@ class Settlement:
         else:
             self.stopped = True
         self.stopping = True
-        self._give_back_waiting(
-            "the settlement was stopped before it was sent" if why is None else f"not sent: {why.message}"
-        )
+        self._give_back_waiting(self.why_not_sent)
         if isinstance(self.refusal, FenceRefusal):
             # A fenced-out holder can't give anything back; the next one is told that it may have been sent.
             self._answered = {
@@ -367,6 +371,12 @@ class Settlement:
                 for refund_id, (claim, result) in self._answered.items()
                 if not isinstance(result, NotTried)
             }
+
+    @property
+    def why_not_sent(self) -> str:
+        """What is recorded of a refund that is given back at the end."""
+        why = self.refusal or self.lost
+        return "the settlement was stopped before it was sent" if why is None else f"not sent: {why.message}"
 
     def _give_back_waiting(self, reason: str) -> None:
         while self._waiting:

@@ -13,7 +13,7 @@ from ledger import settle as settling
 from ledger.errors import BadArgument, Busy, GatewayRefConflict, LeaseLost, NotClaimed, StaleToken
 from ledger.gateway import Accepted, Answer, Declined, Found, Nothing, Sent, Unknown
 from ledger.records import Claim, Move, OpenCount, RowOutcome
-from ledger.settle import Ask, Begin, Collect, HangUp, Options
+from ledger.settle import Abandon, Ask, Begin, Collect, HangUp, Options, Withdraw
 from ledger.settlement import Find, NotTried, Recording, Send, Settlement, as_found, at_the_gateway
 
 NOW = datetime.now(UTC)
@@ -338,7 +338,7 @@ def test_a_pass_that_got_nowhere_is_told_from_one_that_did() -> None:
 
 
 def test_a_stop_gives_back_what_was_not_tried_and_waits_for_the_rest() -> None:
-    settlement = core(in_flight=1)
+    settlement = core(in_flight=1, batch=1)
     (one,) = sending(settlement, "r_1", "r_2")
     settlement.stop()
     assert settlement.next_to_send() is None
@@ -354,14 +354,14 @@ def test_a_stop_gives_back_what_was_not_tried_and_waits_for_the_rest() -> None:
 
 
 def test_a_lost_lease_gives_back_what_was_not_tried() -> None:
-    settlement = core(in_flight=1)
+    settlement = core(in_flight=1, batch=1)
     sending(settlement, "r_1", "r_2")
     settlement.stop(LeaseLost("the lease is lost", {"reason": "expired"}))
     assert due(settlement).call.arguments["reason"] == "not sent: the lease is lost"
 
 
 def test_a_fenced_out_holder_gives_nothing_back() -> None:
-    settlement = core(in_flight=1)
+    settlement = core(in_flight=1, batch=1)
     (one,) = sending(settlement, "r_1", "r_2")
     settlement.stop(LeaseLost("the lease is lost", {"reason": "superseded"}))
     assert due(settlement).call.name == "release_refund"
@@ -428,7 +428,8 @@ class Course:
     """A course taken by hand."""
 
     def __init__(self, lease: Lease, **options: Any) -> None:
-        settled = settling._Settling("m_1", lease, Options(**options), None, None)
+        self.begun_at: dict[str, float] = {}
+        settled = settling._Settling("m_1", lease, Options(**options), None, None, self.begun_at)
         self.core = settled.core
         self.flow = settled.course()
         self.step = next(self.flow)
@@ -496,8 +497,17 @@ def test_a_call_that_is_late_is_given_up_only_after_a_second_look(monkeypatch: p
     time.sleep(0.03)
     course.send([])
     course.send([])
+    assert list(course.core.running) == ["r_1"], "what waits for its turn isn't late"
+    course.begun_at["r_1"] = time.monotonic()
+    time.sleep(0.03)
+    course.send([])
+    course.send([])
     assert list(course.core.running) == ["r_1"]
     time.sleep(0.03)
+    while isinstance(course.step, Collect):
+        course.send([])
+    assert course.step == Abandon(claim("r_1"))
+    course.send()
     assert course.asks() == "mark_unknown"
 
 
@@ -519,10 +529,12 @@ def test_nothing_more_is_sent_while_answers_cannot_be_recorded(error: Exception)
     first, second = claim("r_1"), claim("r_2")
     course.send([first, second])
     assert course.step == Begin(first)
+    assert course.send() == Begin(second), "ahead, for when the first one is answered"
     course.send()
     course.send([(first, Sent("re_1"))])
     assert course.asks() == "confirm_refund"
-    if course.throw(error) == HangUp():
+    assert course.throw(error) == Withdraw()
+    if course.send([second]) == HangUp():
         course.send()
     assert course.asks() == "confirm_refund", "r_2 wasn't begun"
     course.send([move("r_1", "confirmed", "sent")])
@@ -539,7 +551,8 @@ def test_sends_go_on_where_nothing_is_left_to_ask_postgres() -> None:
     course.send()
     course.send()
     assert course.asks() == "claim_refunds"
-    course.throw(Busy("the gate is closed"))
+    assert course.throw(Busy("the gate is closed")) == Withdraw()
+    course.send([])
     course.send([(first, NotTried("no time")), (second, NotTried("no time"))])
     for _ in range(5):
         if isinstance(course.step, Collect):
@@ -565,13 +578,18 @@ def test_a_closed_gate_is_no_claim_in_doubt_and_no_reason_to_hang_up() -> None:
 def test_what_is_no_silence_is_raised_after_one_try_to_give_back() -> None:
     course = Course(Lease(), batch=2)
     course.asks()
-    course.send([claim("r_1"), claim("r_2")])
+    first, second = claim("r_1"), claim("r_2")
+    course.send([first, second])
     while isinstance(course.step, Begin | Collect):
         course.send([] if isinstance(course.step, Collect) else None)
         if isinstance(course.step, Ask):
             break
-    assert course.throw(psycopg.errors.InsufficientPrivilege("no")) == HangUp()
+    assert course.throw(psycopg.errors.InsufficientPrivilege("no")) == Withdraw()
+    assert course.send([second]) == Abandon(first)
+    assert course.send() == HangUp()
     course.send()
+    assert course.asks() == "release_refund"
+    course.send([move("r_2", "released", "pending")])
     assert course.asks() == "mark_unknown"
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="no"):
         course.throw(psycopg.OperationalError("and now it is away, too"))
