@@ -138,7 +138,7 @@ def _timeline(app: App, place: reproduce.Place, protection: str, fault: str) -> 
     (cell,) = matrix.cells
     for story in cell.stories:
         reason = cell.expected[story.moment].reason
-        say(f"\n{SHOWN_MOMENTS[story.moment]}: {story.counts}. {reason}")
+        say("\n" + textwrap.fill(f"{SHOWN_MOMENTS[story.moment]}: {story.counts}. {reason}", WIDEST))
     return matrix
 
 

@@ -18,7 +18,7 @@ STYLE = """
 body { margin: 0 auto; max-width: 80rem; padding: 1.25rem; background: var(--paper); color: var(--ink);
   font: 15px/1.45 system-ui, sans-serif; }
 h1 { font-size: 1.35rem; margin: 0 0 .25rem; } h2 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
-h3 { font-size: .95rem; margin: 1rem 0 .25rem; }
+h3 { font-size: .95rem; margin: .25rem 0; }
 p { margin: .25rem 0; max-width: 75ch; } .soft { color: var(--soft); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
 caption { text-align: left; color: var(--soft); padding-bottom: .5rem; }
@@ -28,12 +28,13 @@ thead th { background: var(--card); } td a { color: inherit; } td small { displa
 .bad { background: var(--bad); color: var(--bad-ink); } td.ok b, td.warn b, td.bad b { font-weight: 600; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1rem; }
 dt { font-weight: 600; } dd { margin: 0; max-width: 75ch; }
-details { border-top: 1px solid var(--line); padding: .4rem 0; } summary { cursor: pointer; }
-details:target { background: var(--card); }
+section { border-top: 1px solid var(--line); padding: .4rem 0; } summary { cursor: pointer; color: var(--soft); }
+section:target { background: var(--card); }
 ol { list-style: none; margin: .25rem 0 .75rem; padding: 0; font: .83rem/1.5 ui-monospace, monospace; }
 li { display: grid; grid-template-columns: 5rem 5.5rem 1fr; } li span { overflow-wrap: anywhere; }
 @media print { :root { --ink: #000; --paper: #fff; } body { max-width: none; font-size: 11px; padding: 0; }
-  td, th { print-color-adjust: exact; -webkit-print-color-adjust: exact; } tr { break-inside: avoid; } }
+  td, th { print-color-adjust: exact; -webkit-print-color-adjust: exact; } tr, section { break-inside: avoid; }
+  details { display: none; } }
 """
 
 WORDS = (
@@ -56,7 +57,7 @@ def page(matrix: Matrix) -> str:
             "<h1>What each protection guarantees</h1>",
             f"<p>{escape(WORDS)}</p>{_verdict(matrix)}",
             f'<div class="scroll" tabindex="0">{_table(matrix, protections, faults)}</div>',
-            f"<h2>What each mechanism really guarantees</h2>{_guarantees(matrix, protections)}",
+            f"<h2>What each comes to</h2>{_guarantees(matrix, protections)}",
             f"<h2>The protections</h2>{_list({name: PROTECTIONS[name] for name in protections})}",
             f"<h2>The faults</h2>{_list({name: FAULTS[name] for name in faults})}",
             f"<h2>Every cell</h2>{''.join(_details(cell) for cell in matrix.cells)}",
@@ -123,10 +124,7 @@ def _list(items: dict[str, str]) -> str:
 
 def _details(cell: Cell) -> str:
     stories = "".join(_story(story, cell.expected[story.moment].reason) for story in cell.stories)
-    return (
-        f'<details id="{_id(cell)}"><summary>{escape(cell.protection)} under {escape(cell.fault)}: '
-        f"{escape(str(cell.counts))}</summary>{stories}</details>"
-    )
+    return f'<section id="{_id(cell)}"><h3>{escape(cell.protection)} under {escape(cell.fault)}</h3>{stories}</section>'
 
 
 def _story(story: Story, reason: str) -> str:
@@ -134,5 +132,8 @@ def _story(story: Story, reason: str) -> str:
         f"<li><span>{line.at:.2f} s</span><span>{escape(line.who)}</span><span>{escape(line.text)}</span></li>"
         for line in story.lines
     )
-    when = escape(SHOWN_MOMENTS[story.moment])
-    return f"<h3>{when}: {escape(str(story.counts))}</h3><p>{escape(reason)}</p><ol>{lines}</ol>"
+    came = f"{SHOWN_MOMENTS[story.moment]}: {story.counts}"
+    return (
+        f"<p><b>{escape(came)}.</b> {escape(reason)}</p>"
+        f"<details><summary>what happened</summary><ol>{lines}</ol></details>"
+    )

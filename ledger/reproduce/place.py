@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -120,12 +120,13 @@ def embedded(pg: str) -> Iterator[Place]:
 def yours(dsn: str, redis_url: str, say: Say) -> Iterator[Place]:
     """Somebody's servers: a database of its own on that Postgres, keys of its own in that Redis; both go at the end.
 
-    Raises Unfit where no database can be made, and LeaseUnreachable where Redis gives no answer.
+    Raises Unfit where no database can be made or the ledger can't be installed in it, and LeaseUnreachable where Redis
+    gives no answer.
     """
     redis_url = _answering(redis_url)
     name = f"ledger_reproduce_{secrets.token_hex(4)}"
     with psycopg.connect(dsn, autocommit=True) as admin:
-        roles = _missing_roles(admin)
+        found = _roles(admin)
         try:
             admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
         except psycopg.errors.InsufficientPrivilege as error:
@@ -137,14 +138,29 @@ def yours(dsn: str, redis_url: str, say: Say) -> Iterator[Place]:
         say(f"database {name} is made for this, and dropped at the end")
         try:
             inside = make_conninfo(dsn, dbname=name)
-            schema.upgrade(inside)
+            _install(inside)
             furnish(inside)
             yield Place(inside, redis_url)
         finally:
             admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
-            for role in roles:
-                admin.execute(sql.SQL("drop role if exists {}").format(sql.Identifier(role)))
+            for role in _roles(admin) - found:
+                # Somebody may have come to need it meanwhile.
+                with suppress(psycopg.errors.DependentObjectsStillExist):
+                    admin.execute(sql.SQL("drop role if exists {}").format(sql.Identifier(role)))
             say(f"database {name} is dropped")
+
+
+def _install(dsn: str) -> None:
+    try:
+        schema.upgrade(dsn)
+    except Exception as error:  # a migration's errors come wrapped
+        refused = getattr(error, "orig", error)
+        if not isinstance(refused, psycopg.errors.InsufficientPrivilege):
+            raise
+        raise Unfit(
+            f"the ledger can't be installed in a database of its own: {refused.diag.message_primary}",
+            "Give --dsn of a user who may install it (docs/dba.md), or --embedded for servers of its own",
+        ) from None
 
 
 def _answering(url: str) -> str:
@@ -161,9 +177,10 @@ def _answering(url: str) -> str:
     return url
 
 
-def _missing_roles(admin: psycopg.Connection) -> list[str]:
-    found = {name for (name,) in admin.execute("select rolname from pg_roles").fetchall()}
-    return [name for name in ROLES if name not in found]
+def _roles(admin: psycopg.Connection) -> set[str]:
+    """The ledger's roles that are there."""
+    found = admin.execute("select rolname from pg_roles where rolname = any(%s)", (list(ROLES),)).fetchall()
+    return {name for (name,) in found}
 
 
 def furnish(dsn: str) -> None:

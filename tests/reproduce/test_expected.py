@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
 from ledger.reproduce import FAULTS, GUARANTEES, PROTECTIONS, Counts
 from ledger.reproduce.words import MOMENTS
-from tests.commands.conftest import Cli
+from tests.commands.conftest import CHECKOUT, Cli
 from tests.reproduce import made_up
 
 NOTHING = Counts()
@@ -63,14 +62,15 @@ def test_a_cell_that_comes_out_otherwise_is_told_whichever_way_it_differs(protec
     assert re.search(r": expected sent twice \d.*; came sent twice \d", problem)
 
 
-def test_the_page_shows_the_matrix_as_it_must_come_out(nowhere: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_show_the_matrix_as_it_must_come_out(nowhere: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole matrix is run by test_the_whole_matrix_comes_out_as_it_must."""
     monkeypatch.setattr("ledger.reproduce.embedded", lambda pg: nullcontext())
     monkeypatch.setattr("ledger.commands.reproduce._all", lambda *_: made_up.matrix())
     said = nowhere("reproduce", "--all")
     assert said.code == 0
-    shown = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
+    shown, readme = ((CHECKOUT / name).read_text() for name in ("docs/reproduce.md", "README.md"))
     table = said.out.partition("\n\nnone\n")[0]
     assert f"```\n{table}\n```" in shown
+    assert table.partition("\n\n")[2] in readme
     for words in (*PROTECTIONS.values(), *GUARANTEES.values(), *FAULTS.values()):
         assert words in shown, words

@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # i
 
 from ledger import dev, reproduce
 from ledger.commands.reproduce_page import page
+from ledger.reproduce.process import Disturbed
 from ledger.reproduce.run import Run
 from ledger.reproduce.words import FAULTS, PROTECTIONS
 from tests.commands.conftest import CHECKOUT, Cli
@@ -178,6 +179,42 @@ def test_on_somebodys_servers_nothing_is_left_of_it(
     assert left_behind(admin) == []
     with redis.Redis.from_url(redis_url) as client:
         assert client.keys("*") == []
+
+
+@pytest.mark.heavy
+def test_a_server_without_the_ledgers_roles_is_left_without_them(nowhere: Cli, pytestconfig: pytest.Config) -> None:
+    with (
+        dev.temporary(pytestconfig.getoption("pg")) as bare,
+        psycopg.connect(bare.dsn("postgres", "postgres"), autocommit=True) as admin,
+    ):
+        words = ["reproduce", "--protection", "fence", "--fault", "lost-reply", "--redis", bare.redis_url]
+        words += ["--dsn", bare.dsn("shop", "postgres")]
+        for code, change in ((2, "create role shop login createdb"), (0, "alter role shop createrole")):
+            admin.execute(change)
+            said = nowhere(*words)
+            assert said.code == code, said.err
+            assert left_behind(admin) == []
+            assert admin.execute("select rolname from pg_roles where rolname like 'ledger%'").fetchall() == []
+
+
+@pytest.mark.heavy
+def test_a_run_that_the_machine_is_too_slow_for_is_repeated_and_then_told(
+    place: reproduce.Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[float] = []
+
+    def too_slow(run: Run) -> None:
+        tried.append(run.ttl)
+        if len(tried) != 2:
+            raise Disturbed("the watchdog didn't get to renew the lock")
+        lost_reply(run)
+
+    lost_reply = Run._lost_reply
+    monkeypatch.setattr(Run, "_lost_reply", too_slow)
+    matrix = reproduce.run(place, ["check"], ["lost-reply"])
+    assert (matrix.failed, matrix.cells[0].repeated, tried) == ([], 1, [1.0, 2.0])
+    (failed,) = reproduce.run(place, ["check"], ["lost-reply"]).failed
+    assert "the watchdog didn't get to renew the lock, 3 times; the last TTL was 4 s" in failed
 
 
 @pytest.mark.heavy
