@@ -85,6 +85,8 @@ def test_the_page_is_true_from_top_to_bottom(site: Site) -> None:
         for statement in "".join(blocks("Inspect", "sql")).split(";\n"):
             inspecting.execute(statement)  # type: ignore[call-overload]
 
+    site.run("Keep house")
+
     with site.connect("deploy") as deploy:
         deploy.execute("set role ledger_owner; alter table ledger.refund disable trigger user")
     assert "trigger_is_on" in site.run("Verify")
@@ -100,7 +102,8 @@ def test_the_page_is_true_from_top_to_bottom(site: Site) -> None:
 
 
 def test_no_command_of_the_page_is_left_out() -> None:
-    run = [block for section in ("Install", "Verify", "Upgrade", "Repair", "Remove") for block in blocks(section, "sh")]
+    sections = ("Install", "Verify", "Upgrade", "Keep house", "Repair", "Remove")
+    run = [block for section in sections for block in blocks(section, "sh")]
     assert re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL) == run
 
 
