@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ledger.sandbox import Fault
+from tests.proof.chaos.crew import NotReachedError
 from tests.proof.chaos.scenario import scenario
 from tests.proof.chaos.worker import Hold
 from tests.proof.chaos.world import MERCHANT, PERSON, World
@@ -113,5 +114,6 @@ def resolve_by_the_log(world: World, refund_id: str) -> None:
 
 
 def held(world: World, key: str) -> None:
-    """Return once a request is held under the key."""
-    assert world.gateway.engine.held(key, 1, 10.0), f"no request came under {key}"
+    """Return once a request is held under the key. Raises NotReachedError."""
+    if not world.gateway.engine.held(key, 1, 10.0):
+        raise NotReachedError(f"no request came under {key}")

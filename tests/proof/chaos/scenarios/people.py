@@ -68,7 +68,7 @@ def by_hand(world: World) -> None:
         world.fault("A is frozen")
     for _ in range(4):
         refund_id = world.rng.choice(ids)
-        act = world.rng.choice(["unknown", "claim", "review", "cancel", "requeue", "confirm"])
+        act = world.rng.choice(["unknown", "claim", "release", "review", "cancel", "requeue", "confirm"])
         command(world, *spelled(world, act, refund_id))
         if world.rng.random() < 0.5:
             worker.wake()
@@ -78,7 +78,7 @@ def by_hand(world: World) -> None:
 
 def spelled(world: World, act: str, refund_id: str) -> list[str]:
     """The command, with what it needs; a confirm names what the gateway really has."""
-    wait = ["--wait", "5s"] if act in ("unknown", "claim", "confirm") else []
+    wait = ["--wait", "5s"] if act in ("unknown", "claim", "release", "confirm") else []
     more: list[str] = []
     moved = list(world.movements.of(refund_id=refund_id))
     if act == "confirm":

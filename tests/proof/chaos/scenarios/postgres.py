@@ -19,6 +19,8 @@ def postgres_crashed(world: World) -> None:
     worker = world.worker("A", hold=world.point())
     worker.until_held()
     rival = world.worker("B", wait=5.0) if world.rng.random() < 0.5 else None
+    if world.rng.random() < 0.5:
+        worker.go()  # then it falls anywhere after that point
     world.crash_postgres()
     worker.go()
     if rival is None:

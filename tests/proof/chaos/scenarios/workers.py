@@ -5,8 +5,9 @@ from __future__ import annotations
 from ledger.sandbox import Fault
 from tests.proof.chaos.crew import Worker
 from tests.proof.chaos.scenario import scenario
+from tests.proof.chaos.scenarios.gateway import held, key_of
 from tests.proof.chaos.worker import POINTS
-from tests.proof.chaos.world import MERCHANT, World
+from tests.proof.chaos.world import World
 
 INSIDE = "inside refund"
 """Not a point of the worker's own: its request has arrived at the gateway, and isn't answered."""
@@ -21,11 +22,9 @@ def held_somewhere(world: World, name: str, wait: float = 0.0) -> Worker:
         world.note(f"{name} is held {place}")
         return worker
     ((refund_id,),) = world.rows("select min(refund_id) from ledger.refund where state = 'pending'")
-    key = f"{MERCHANT}/{refund_id}"
-    world.gateway.engine.plan(key, Fault.HOLD)
+    world.gateway.engine.plan(key_of(refund_id), Fault.HOLD)
     worker = world.worker(name, wait=wait, timeout=5.0)
-    if not world.gateway.engine.held(key, 1, 10.0):
-        worker.until(lambda said: False, f"to call the gateway about {refund_id}", 0)
+    held(world, key_of(refund_id))
     world.note(f"{name}'s request for {refund_id} is held at the gateway")
     return worker
 
