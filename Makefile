@@ -27,7 +27,7 @@ test: .venv/.dev ## Run the whole suite on embedded servers
 test-heavy: .venv/.dev ## Run the tests that take long, or need PgBouncer, Node, curl and redis-cli
 	@$(BIN)/python -m pytest -m heavy --pg=$(PG) $(TESTS)
 
-bench: .venv/.dev ## Measure against what people run without a fence; ONLY=batch for a part
+bench: .venv/.bench ## Measure against what people run without a fence; ONLY=batch for a part
 	@$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
 
 bench-page: bench ## The same, and docs/performance.md from it
@@ -66,3 +66,8 @@ clean: ## Remove what the other targets made
 	@echo "installing the ledger with all that its tests need"
 	@$(PIP) --editable '.[dev]'
 	@touch .venv/.embedded .venv/.dev
+
+.venv/.bench: .venv/.python pyproject.toml
+	@echo "installing the ledger with whom it is measured against"
+	@$(PIP) --editable '.[bench]'
+	@touch .venv/.embedded .venv/.dev .venv/.bench
