@@ -197,24 +197,26 @@ def i9_the_sums_agree(world: World) -> Iterator[str]:
 
 
 def i10_who_was_refused_begins_nothing(world: World) -> Iterator[str]:
-    """After a refusal of group 1 a worker claims nothing and begins no refund under that token."""
+    """After a refusal of group 1 a worker claims and begins nothing; only what was under way reaches the gateway."""
     for worker in world.workers:
         refused: Said | None = None
+        under_way = 0
         for said in worker.said:
             if said.what == "call" and said.facts["name"] == "draw_token":
                 refused = None  # a new attempt
-            elif said.what == "call" and said.facts["outcome"][:4] == GROUP_1 and said.facts["token"] is not None:
-                refused = said if said.facts["name"] != "activate_token" else refused
-            elif refused is not None and _begins(said, worker):
-                does = "calls claim" if said.what == "call" else f"{said.what} {said.facts['refund_id']}"
-                yield f"worker {worker.name} {does} after it was refused with {refused.facts['outcome']}"
+            elif refused is None and _refuses_the_holder(said):
+                refused, under_way = said, worker.orders.options.in_flight
+            elif refused is not None and said.what in ("begins", "sends", "call"):
+                under_way -= said.what == "sends"
+                if said.what == "begins" or under_way < 0 or str(said.facts.get("name")).startswith("claim_"):
+                    does = "calls claim" if said.what == "call" else f"{said.what} {said.facts['refund_id']}"
+                    yield f"worker {worker.name} {does} after it was refused with {refused.facts['outcome']}"
 
 
-def _begins(said: Said, worker: Worker) -> bool:
-    """It claims, begins a refund, or sends one that can't have been under way."""
-    if said.what == "call":
-        return str(said.facts["name"]).startswith("claim_")
-    return said.what == "begins" or (said.what == "sends" and worker.orders.options.in_flight == 1)
+def _refuses_the_holder(said: Said) -> bool:
+    if said.what != "call" or said.facts["name"] == "activate_token" or said.facts["token"] is None:
+        return False
+    return str(said.facts["outcome"]).startswith(GROUP_1)
 
 
 def i11_nothing_is_left_behind(world: World) -> Iterator[str]:
