@@ -107,8 +107,8 @@ def believe_refusals(_: Orders) -> None:
     async def other(self: AsyncSandboxGateway, order: Payable, token: int, timeout: float) -> Answer:
         return final(await refund_async(self, order, token, timeout))
 
-    SandboxGateway.refund = one  # type: ignore[method-assign]
-    AsyncSandboxGateway.refund = other  # type: ignore[method-assign]
+    SandboxGateway.refund = one  # type: ignore[method-assign, assignment]
+    AsyncSandboxGateway.refund = other  # type: ignore[method-assign, assignment]
 
 
 @without("the question before a second send", "I8")
@@ -127,7 +127,7 @@ def send_at_once(_: Orders) -> None:
     def course(claim: Any) -> Iterator[Any]:
         return (yield Send(claim))
 
-    ledger.settle.at_the_gateway = course  # type: ignore[assignment]
+    ledger.settle.at_the_gateway = course  # type: ignore[attr-defined, assignment]
 
 
 # The fence.
@@ -246,8 +246,8 @@ def draw_from_redis(orders: Orders) -> None:
         with redis.Redis.from_url(orders.redis_url or "") as client:
             return int(client.incr("token"))
 
-    Ledger.draw_token = drawn  # type: ignore[method-assign, assignment]
-    AsyncLedger.draw_token = drawn_async  # type: ignore[method-assign, assignment]
+    Ledger.draw_token = drawn
+    AsyncLedger.draw_token = drawn_async
 
 
 @without("an end to every lease", "I7", "I11")

@@ -22,7 +22,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "tests.proof.chaos.worker",
-        "tests.proof.chaos.scenarios.people",
+        "tests.proof.chaos.scenarios.by_hand",
         "ledger.commands.by_hand",
         "ledger.commands.lease",
         "ledger.commands.resolve",

@@ -150,7 +150,7 @@ def i8_what_is_unknown_is_asked_about(world: World) -> Iterator[str]:
     """A call is answered, refused or in doubt; what is in doubt is asked about before it is sent, and never left."""
     for worker in world.workers:
         for said in worker.said:
-            outcome = said.facts.get("outcome") if said.what == "call" else "ok"
+            outcome = str(said.facts["outcome"]) if said.what == "call" else "ok"
             if outcome not in OUTCOMES and outcome[:2] != "LG":
                 yield f"worker {worker.name} got {outcome} from {said.facts['name']}: {said.facts['text']}"
             if said.what == "broke":

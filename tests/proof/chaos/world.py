@@ -37,7 +37,7 @@ SPARE = 5.0
 """Seconds beyond the lease in which a fresh worker ends everything (I7)."""
 
 SETTINGS = {"deadlock_timeout": "200ms", "autovacuum": "off"}
-PERSON = {"actor": "dana", "reason": "a run with faults"}
+PERSON: dict[str, Any] = {"actor": "dana", "reason": "a run with faults"}
 
 _numbers = itertools.count(1)
 _migrating = threading.Lock()  # Alembic keeps its context in globals
@@ -310,6 +310,11 @@ class World:
             "select count(*) from ledger.journal where token = %s and to_state = any(%s)", [token, list(to_states)]
         )
         return int(count)
+
+    def active(self) -> tuple[int, str]:
+        """The active token, and its holder."""
+        ((token, holder),) = self.rows("select active, holder from ledger.fence where resource = %s", [RESOURCE])
+        return int(token), str(holder)
 
     def open_refunds(self, *states: str) -> int:
         """How many refunds are in these states; in those that a worker ends, where none is named."""
