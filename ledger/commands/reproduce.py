@@ -87,7 +87,7 @@ def reproduce_command(
     elif app.output == "csv":
         output.rows(app, facts(matrix)["cells"], COLUMNS)
     elif not (protection and fault):
-        _say(matrix)
+        say_matrix(matrix)
     for failed in matrix.failed:
         click.echo(click.style("not as expected: ", fg="red") + failed, err=True)
     return UNEXPECTED if matrix.failed else 0
@@ -150,7 +150,7 @@ def _all(place: reproduce.Place, protections: list[str], faults: list[str]) -> r
         return reproduce.run(place, protections, faults, done=lambda cell: bar.update(1))
 
 
-def _say(matrix: reproduce.Matrix) -> None:
+def say_matrix(matrix: reproduce.Matrix) -> None:
     """The matrix, and under it what each protection comes to."""
     protections = list(dict.fromkeys(cell.protection for cell in matrix.cells))
     faults = list(dict.fromkeys(cell.fault for cell in matrix.cells))
