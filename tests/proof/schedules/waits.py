@@ -102,38 +102,38 @@ def meetings(race: Race) -> Iterator[Meeting]:
         yield Meeting(race, (COMMITTED,) * count, ends)
 
 
-def _one(name: str, *arguments: Any) -> Call[Any]:
+def one(name: str, *arguments: Any) -> Call[Any]:
     call: Call[Any] = getattr(calls, name)(*arguments)
     return call
 
 
 def _of(name: str, token: int, *more: Any, refund: str = "r_1") -> Call[Any]:
-    return _one(name, MERCHANT, refund, token, *more)
+    return one(name, MERCHANT, refund, token, *more)
 
 
-HELD = (_one("draw_token", RESOURCE), _one("activate_token", RESOURCE, 1, holder("a")), _one("draw_token", RESOURCE))
+HELD = (one("draw_token", RESOURCE), one("activate_token", RESOURCE, 1, holder("a")), one("draw_token", RESOURCE))
 CLAIMED = (*HELD, _of("claim_refund", 1))
-UNKNOWN = (*CLAIMED, _of("mark_unknown", 1, "timeout"), _one("activate_token", RESOURCE, 2, holder("b")))
+UNKNOWN = (*CLAIMED, _of("mark_unknown", 1, "timeout"), one("activate_token", RESOURCE, 2, holder("b")))
 ACCEPTED = (*CLAIMED, _of("accept_refund", 1, "re_1"))
-TAKEOVER = (_one("activate_token", RESOURCE, 2, holder("b")), _of("claim_refund", 2))
-BREAK = _one("break_lease", RESOURCE, holder("a"), "carol", "it hangs")
+TAKEOVER = (one("activate_token", RESOURCE, 2, holder("b")), _of("claim_refund", 2))
+BREAK = one("break_lease", RESOURCE, holder("a"), "carol", "it hangs")
 
-CLAIM, CLAIMS = _of("claim_refund", 1), _one("claim_refunds", MERCHANT, 1, 10)
+CLAIM, CLAIMS = _of("claim_refund", 1), one("claim_refunds", MERCHANT, 1, 10)
 CONFIRM, OTHERWISE = _of("confirm_refund", 1, "re_1"), _of("confirm_refund", 1, "re_2")
-CONFIRMS = _one("confirm_refunds", MERCHANT, 1, ["r_1"], ["re_1"])
+CONFIRMS = one("confirm_refunds", MERCHANT, 1, ["r_1"], ["re_1"])
 RELEASE = _of("release_refund", 1, "not sent")
 ACTIVATE = TAKEOVER[0]
-ANOTHER = _one("activate_token", RESOURCE, 3, holder("c"))
-CANCEL = _one("cancel_refund", MERCHANT, "r_1", "carol", "asked for")
-REVIEW = _one("review_refund", MERCHANT, "r_1", "carol", "looks odd")
-RESOLVE = _one("resolve_refund", MERCHANT, "r_1", "failed", None, "carol", "seen there", {"ticket": 91})
-JOB = _one("lock_job", RESOURCE, holder("b"))
+ANOTHER = one("activate_token", RESOURCE, 3, holder("c"))
+CANCEL = one("cancel_refund", MERCHANT, "r_1", "carol", "asked for")
+REVIEW = one("review_refund", MERCHANT, "r_1", "carol", "looks odd")
+RESOLVE = one("resolve_refund", MERCHANT, "r_1", "failed", None, "carol", "seen there", {"ticket": 91})
+JOB = one("lock_job", RESOURCE, holder("b"))
 
 RACES = (
     Race("an activation, a claim", HELD, [[CLAIM], [ACTIVATE]]),
     Race("an activation, a set of claims", HELD, [[CLAIMS], [ACTIVATE]]),
-    Race("an activation, a draw", HELD, [[_one("draw_token", RESOURCE)], [ACTIVATE]], any_order=True),
-    Race("two activations", (*HELD, _one("draw_token", RESOURCE)), [[ACTIVATE], [ANOTHER]]),
+    Race("an activation, a draw", HELD, [[one("draw_token", RESOURCE)], [ACTIVATE]], any_order=True),
+    Race("two activations", (*HELD, one("draw_token", RESOURCE)), [[ACTIVATE], [ANOTHER]]),
     Race("a takeover, a confirm", CLAIMED, [[CONFIRM], TAKEOVER]),
     Race("a takeover, a set of confirms", CLAIMED, [[CONFIRMS], TAKEOVER]),
     Race("a takeover, a release", CLAIMED, [[RELEASE], TAKEOVER]),
@@ -146,8 +146,8 @@ RACES = (
     Race("a claim, a person cancels", HELD, [[CLAIM], [CANCEL]]),
     Race("a takeover, a person reviews", UNKNOWN, [[_of("claim_refund", 2)], [REVIEW]]),
     Race("a final word, a person's", ACCEPTED, [[CONFIRM], [RESOLVE]]),
-    Race("a job, an activation", HELD, [[JOB], [_one("activate_token", RESOURCE, 2, holder("c"))]]),
-    Race("a job, a write under an older token", HELD, [[JOB], [_one("present_token", RESOURCE, 1)]]),
+    Race("a job, an activation", HELD, [[JOB], [one("activate_token", RESOURCE, 2, holder("c"))]]),
+    Race("a job, a write under an older token", HELD, [[JOB], [one("present_token", RESOURCE, 1)]]),
     Race("two claims and an activation", HELD, [[CLAIM], [ACTIVATE], [_of("claim_refund", 1, refund="r_2")]]),
 )
 
@@ -230,7 +230,7 @@ class Ring:
         right = self._one_after_the_other(meeting)
         prefix: list[int] | None = []
         while prefix is not None:
-            run = self._run(meeting, range(len(meeting.levels)), prefix)
+            run = self.run(meeting, range(len(meeting.levels)), prefix)
             waits.orders += 1
             waits.waited += run.waited
             if not _fits(meeting, run, right):
@@ -243,10 +243,10 @@ class Ring:
         for size in range(len(meeting.levels) + 1):
             for order in itertools.permutations(range(len(meeting.levels)), size):
                 steps = [number for number in order for _ in meeting.steps(number)]
-                right[order] = self._run(meeting, order, steps)
+                right[order] = self.run(meeting, order, steps)
         return right
 
-    def _run(self, meeting: Meeting, numbers: Sequence[int], prefix: Sequence[int]) -> Run:
+    def run(self, meeting: Meeting, numbers: Sequence[int], prefix: Sequence[int]) -> Run:
         """Take the steps of these transactions as the prefix says, then always of the first that can go on."""
         self.server.place(self._base(meeting.race))
         left = {number: meeting.steps(number) for number in numbers}
