@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -174,21 +175,10 @@ def _settled(line: Line, orders: Orders) -> Report:
         "db": orders.dsn, "redis": orders.redis_url, "wait": orders.wait, "options": orders.options,
     }  # fmt: skip
     if orders.tasks:
-        with _closing(AsyncSandboxGateway(orders.gateway_url, calls=4)) as gateway:
+        with closing(AsyncSandboxGateway(orders.gateway_url, calls=4)) as gateway:
             return asyncio.run(settle_async(orders.merchant_id, gateway=_AsyncWatched(gateway, line), **arguments))
     with SandboxGateway(orders.gateway_url) as gateway:
         return settle(orders.merchant_id, gateway=_Watched(gateway, line), **arguments)
-
-
-class _closing:  # noqa: N801 (as contextlib's)
-    def __init__(self, gateway: AsyncSandboxGateway) -> None:
-        self._gateway = gateway
-
-    def __enter__(self) -> AsyncSandboxGateway:
-        return self._gateway
-
-    def __exit__(self, *_: object) -> None:
-        self._gateway.close()
 
 
 # What is watched.
