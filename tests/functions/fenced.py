@@ -132,3 +132,28 @@ class FencedRow(Fenced):
         assert refusal.tells(reason="row", token=token, active=token, row_token=ahead, refund_id="r_1")
         assert "behind the row, which carries a newer one" in refusal.message
         assert "ledger.verify()" in refusal.hint
+
+    def test_another_refund_of_that_id_or_of_that_merchant_is_left_alone(
+        self, ledger: Ledger, admin: Connection
+    ) -> None:
+        token = activated(ledger)
+        self.prepare(ledger, token)
+        added(ledger, "r_2", amount_minor=58)
+        added(ledger, "r_1", merchant_id="m_0", amount_minor=58)
+        if admin.execute("select from ledger.refund where state = 'sending'").fetchall():
+            ledger.claim_refund(MERCHANT, "r_2", token)
+            ledger.claim_refund("m_0", "r_1", activated(ledger, BOB, "settle:m_0"))
+            as_ledger_fn(admin, "update ledger.refund set fence = %s", [token])
+        others = """
+            select r, array(
+                select j from ledger.journal as j
+                where j.merchant_id = r.merchant_id and j.refund_id = r.refund_id order by j.number
+            )
+            from ledger.refund as r
+            where (r.merchant_id, r.refund_id) <> ('m_1', 'r_1')
+            order by r.merchant_id, r.refund_id
+        """
+        before = admin.execute(others).fetchall()
+        answer: Any = self.call(ledger, token)
+        assert (answer.merchant_id, answer.refund_id, answer.amount_minor) == (MERCHANT, "r_1", 7025)
+        assert admin.execute(others).fetchall() == before
