@@ -28,7 +28,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pg", default="18", help="major version of Postgres (18)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     parser.add_argument("--list", action="store_true", help="list the scenarios and what each breaks")
-    parser.add_argument("--story", action="store_true", help="tell what happened in each run, not only in failed ones")
+    parser.add_argument("--story", action="store_true", help="tell each run's story, not only the first failure's")
     return parser.parse_args(given)
 
 

@@ -57,7 +57,7 @@ def _scenarios(asked: argparse.Namespace, chosen: Sequence[Scenario], seeds: Seq
         of_scenario = outcomes[outcome.scenario]
         of_scenario.append(outcome)
         if outcome.breaches or asked.story:
-            _tell(outcome)
+            _tell(outcome, whole=asked.story or sum(bool(each.breaches) for each in of_scenario) == 1)
         if len(of_scenario) == len(seeds):
             _row(outcome.scenario, of_scenario)
     return [outcome for each in outcomes.values() for outcome in each]
@@ -78,9 +78,10 @@ def _row(name: str, outcomes: Sequence[Outcome]) -> None:
     )
 
 
-def _tell(outcome: Outcome) -> None:
+def _tell(outcome: Outcome, *, whole: bool) -> None:
     say(f"\n{outcome.scenario}, seed {outcome.seed}")
-    say("\n".join(f"  {line}" for line in outcome.story))
+    if whole:
+        say("\n".join(f"  {line}" for line in outcome.story))
     for breach in outcome.breaches:
         say(f"  BROKEN  {breach}")
     say(f"  again: {REPLAY.format(outcome.scenario, outcome.seed)}\n")
