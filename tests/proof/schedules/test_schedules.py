@@ -67,6 +67,14 @@ def test_every_invariant_has_a_fault_that_breaks_it() -> None:
     assert {control.breaks for control in controls.CONTROLS} == set(INVARIANTS)
 
 
+def test_the_page_lists_each_fault_and_each_invariant_in_the_programs_words() -> None:
+    page = (CHECKOUT / "docs/proof.md").read_text().partition("## Every schedule\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    listed = {row[0].strip("`"): row[1].replace("`", "") for row in rows}
+    assert set(listed) == {*FAULTS, *INVARIANTS}
+    assert {name: listed[name] for name in INVARIANTS} == INVARIANTS
+
+
 def test_every_kind_of_fault_alone_and_every_pair_is_explored() -> None:
     bounds = [frozenset(faults) for faults in [*tasks.ALONE, *tasks.PAIRS]]
     assert len(bounds) == len(set(bounds)) == 1 + 7 + 21
