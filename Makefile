@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-heavy bench bench-page chaos lint manifest clean
+.PHONY: help demo test test-heavy bench bench-page chaos schedules lint manifest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,9 @@ prove: .venv/.dev ## Run every part of docs/proof.md and print one table; under 
 
 chaos: .venv/.dev ## Run every scenario of real faults, SEEDS=25 times, and take the guards away
 	@$(BIN)/python -m tests.proof.chaos --controls --seeds $(or $(SEEDS),1) --pg $(PG)
+
+schedules: .venv/.dev ## Explore every schedule of the protocol on the real functions; REPLAY=CODE tells one step by step
+	@$(BIN)/python -m tests.proof.schedules --pg $(PG) $(if $(REPLAY),--replay '$(REPLAY)')
 
 lint: .venv/.dev ## Check style and types, and the SQL by squawk, pgspot and sqlfluff
 	@$(BIN)/ruff check .
