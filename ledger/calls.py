@@ -5,12 +5,13 @@ The parameters have the names that they have in SQL.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Generic, LiteralString, TypeVar, cast
 
-from psycopg.rows import RowFactory, class_row, scalar_row
+from psycopg.rows import RowFactory, scalar_row
 from psycopg.types.json import Jsonb
 
 from ledger.records import Added, Archived, Attempt, Claim, Finding, Kind, Move, OpenCount, Pause, Pruned, RowOutcome
@@ -87,22 +88,45 @@ class Call(Generic[T]):
 
 
 def _scalar(name: LiteralString, **arguments: Any) -> Call[Any]:
-    return Call(name, f"select ledger.{name}({_named(arguments)})", arguments, scalar_row)
+    return Call(name, _select(name, tuple(arguments)), arguments, scalar_row)
 
 
 def _void(name: LiteralString, **arguments: Any) -> Call[None]:
-    return Call(name, f"select ledger.{name}({_named(arguments)})", arguments, lambda cursor: lambda values: None)
+    return Call(name, _select(name, tuple(arguments)), arguments, lambda cursor: lambda values: None)
 
 
 def _rows(name: LiteralString, record: type[T], **arguments: Any) -> Call[T]:
+    kind = cast("Any", record)
+    return Call(name, _select_from(name, kind, tuple(arguments)), arguments, _as(kind))
+
+
+# What a call says is the same each time: it is put together once, and not for each refund.
+
+
+@cache
+def _select(name: LiteralString, parameters: tuple[str, ...]) -> str:
+    return f"select ledger.{name}({_named(parameters)})"
+
+
+@cache
+def _select_from(name: LiteralString, record: type, parameters: tuple[str, ...]) -> str:
     # Columns are named, never *: a column that is added later must not break an older worker.
     columns = ", ".join(f'"{field.name}"' for field in fields(cast("Any", record)))
-    statement = f"select {columns} from ledger.{name}({_named(arguments)})"  # noqa: S608 -- only names from this file
-    return Call(name, statement, arguments, class_row(record))
+    return f"select {columns} from ledger.{name}({_named(parameters)})"  # noqa: S608 -- only names from this file
 
 
-def _named(arguments: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} => %({name})s::{TYPES[name]}" for name in arguments)
+@cache
+def _as(record: Callable[..., T]) -> RowFactory[T]:
+    """Records made from rows whose columns are their fields, in their order."""
+
+    def make(values: Sequence[Any]) -> T:
+        return record(*values)
+
+    return lambda cursor: make
+
+
+def _named(parameters: tuple[str, ...]) -> str:
+    return ", ".join(f"{name} => %({name})s::{TYPES[name]}" for name in parameters)
 
 
 def _json(evidence: Mapping[str, Any] | None) -> Jsonb | None:
@@ -428,9 +452,7 @@ def begin_attempt(resource: str, work_id: str, token: int) -> Call[Attempt]:
     return _rows("begin_attempt", Attempt, resource=resource, work_id=work_id, token=token)
 
 
-def end_attempt(
-    resource: str, work_id: str, token: int, outcome: str, reason: str | None = None
-) -> Call[Attempt]:
+def end_attempt(resource: str, work_id: str, token: int, outcome: str, reason: str | None = None) -> Call[Attempt]:
     """Say how an attempt ended: `done`, `failed` (may be tried again) or `review` (a person must look).
 
     Raises BadArgument, RecoveryNeeded, Busy, TokenNotDrawn, TokenNotActive or StaleToken.
@@ -618,9 +640,7 @@ def set_mode(
     quiet_for: timedelta = timedelta(hours=24),
 ) -> Call[Kind]:
     """Change how a kind's protected tables are checked: `off`, `shadow` or `enforce`. Raises BadArgument or Busy."""
-    return _rows(
-        "set_mode", Kind, kind=kind, mode=mode, actor=actor, reason=reason, forced=forced, quiet_for=quiet_for
-    )
+    return _rows("set_mode", Kind, kind=kind, mode=mode, actor=actor, reason=reason, forced=forced, quiet_for=quiet_for)
 
 
 def set_failover(failover: str, actor: str | None = None, reason: str | None = None) -> Call[None]:
@@ -652,9 +672,7 @@ def archive_refunds(
     )
 
 
-def prune_refusals(
-    before: datetime, max_rows: int, actor: str | None = None, reason: str | None = None
-) -> Call[int]:
+def prune_refusals(before: datetime, max_rows: int, actor: str | None = None, reason: str | None = None) -> Call[int]:
     """Forget refusals recorded before a time; returns how many. Raises BadArgument."""
     return _scalar("prune_refusals", before=before, max_rows=max_rows, actor=actor, reason=reason)
 
@@ -701,9 +719,7 @@ def verify(merchant_id: str | None = None) -> Call[Finding]:
     return _rows("verify", Finding, merchant_id=merchant_id)
 
 
-def recover_failover(
-    nothing_lost: bool = False, actor: str | None = None, reason: str | None = None
-) -> Call[str]:
+def recover_failover(nothing_lost: bool = False, actor: str | None = None, reason: str | None = None) -> Call[str]:
     """Let work go on after a promotion or a restore.
 
     Returns `nothing_to_do`, `acknowledged` or `recovered`. Raises BadArgument.

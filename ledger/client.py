@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import psycopg
@@ -263,22 +263,12 @@ def _fit_for_records(source: T) -> T:
     return source
 
 
-@contextmanager
-def _borrow(source: Source) -> Iterator[psycopg.Connection[Any]]:
-    if isinstance(source, psycopg.Connection):
-        yield source
-    else:
-        with source.connection() as connection:
-            yield connection
+def _borrow(source: Source) -> AbstractContextManager[psycopg.Connection[Any]]:
+    return nullcontext(source) if isinstance(source, psycopg.Connection) else source.connection()
 
 
-@asynccontextmanager
-async def _borrow_async(source: AsyncSource) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-    if isinstance(source, psycopg.AsyncConnection):
-        yield source
-    else:
-        async with source.connection() as connection:
-            yield connection
+def _borrow_async(source: AsyncSource) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Any]]:
+    return nullcontext(source) if isinstance(source, psycopg.AsyncConnection) else source.connection()
 
 
 def _name_pooler(error: psycopg.Error) -> None:

@@ -31,6 +31,11 @@ def remove(observer: Observer) -> None:
     _observers = tuple(one for one in _observers if one != observer)
 
 
+def is_heard(log: logging.Logger, level: int) -> bool:
+    """Whether anybody hears a fact of this level: what happens to every refund isn't put into words for nobody."""
+    return bool(_observers) or log.isEnabledFor(level)
+
+
 def fact(
     log: logging.Logger, level: int, name: str, *, exc_info: BaseException | bool | None = None, **fields: Any
 ) -> None:

@@ -32,7 +32,7 @@ from ledger.gateway import AsyncGateway, Found, Gateway, Unknown
 from ledger.lease import AdvisoryLease, AsyncAdvisoryLease, AsyncLease, Lease
 from ledger.lease.database import AsyncDatabase, AsyncDb, Database, Db, blocking_ledger, in_thread
 from ledger.lease.steps import run, run_async
-from ledger.observe import fact
+from ledger.observe import fact, is_heard
 from ledger.records import Claim
 from ledger.settlement import (
     Event,
@@ -59,6 +59,9 @@ LOCKED_PASSES = 100
 
 HUNG = 0.5
 """Seconds that a call to Postgres may take before nothing more is sent whose answer might go unrecorded."""
+
+QUICK = 0.0002
+"""Seconds within which a gateway answers at once: one thread calls it faster than many that take turns."""
 
 SLACK = 1.0
 """Seconds beyond its time that a gateway call is waited for; an adapter that takes longer ignores its timeout."""
@@ -264,6 +267,7 @@ class _Settling:
         begun_at: Mapping[str, float],
     ) -> None:
         self.core = Settlement(merchant_id, lease.token, lease.holder, in_flight=options.in_flight, batch=options.batch)
+        self.core.is_watched = notify is not None
         self._lease = lease
         self._options = options
         self._stop = stop
@@ -379,9 +383,9 @@ class _Settling:
         return self._lease.remaining() >= _needed(self._lease, self._options)
 
     def _begin(self) -> Course[None]:
-        if self._away_since is not None:
+        if self._away_since is not None or not self._has_time():
             return  # nothing more is sent while its answer couldn't be recorded
-        while self._has_time() and (claim := self.core.next_to_send()) is not None:
+        while (claim := self.core.next_to_send()) is not None:
             yield Begin(claim)
 
     def _hold_back(self, reason: str) -> Course[None]:
@@ -497,8 +501,9 @@ def _needed(lease: Held, options: Options) -> float:
 
 
 def _time_for_call(lease: Held, options: Options) -> float:
-    left = lease.remaining()
-    lease.ensure(_needed(lease, options))
+    left, needed = lease.remaining(), _needed(lease, options)
+    if left < needed:
+        lease.ensure(needed)
     return min(options.timeout, left)
 
 
@@ -512,6 +517,8 @@ def _cut(connection: Any) -> None:
 
 
 def _tell_call(step: Find | Send, answer: Found, lease: Held, begun_at: float) -> None:
+    if not is_heard(log, logging.DEBUG):
+        return
     fact(
         log, logging.DEBUG, "gateway_called",
         call="find" if isinstance(step, Find) else "refund", outcome=type(answer).__name__.lower(),
@@ -604,19 +611,23 @@ class _Threads:
     def _begin(self, claim: Claim) -> None:
         self._under_way += 1
         self._work.put(claim)
-        self._start_thread()
+        if self._threads == 0:
+            self._start_threads(1)
 
-    def _start_thread(self) -> None:
-        if self._threads < min(self._under_way, self._options.in_flight):
+    def _start_threads(self, count: int) -> None:
+        for _ in range(count):
             # Daemons: a call that hangs mustn't keep the process from ending.
             threading.Thread(target=self._serve, name="ledger-settle", daemon=True).start()
             self._threads += 1
+
+    def _missing_threads(self) -> int:
+        return min(self._under_way, self._options.in_flight) - self._threads
 
     def _abandon(self, claim: Claim) -> None:
         # Whoever takes the time out of begun_at, we or the thread, decides whether the thread goes on.
         if self.begun_at.pop(claim.refund_id, None) is not None:
             self._threads -= 1
-            self._start_thread()
+            self._start_threads(self._missing_threads())
 
     def _withdraw(self) -> list[Claim]:
         claims: list[Claim] = []
@@ -628,14 +639,20 @@ class _Threads:
 
     def _collect(self, seconds: float) -> list[tuple[Claim, Result]]:
         answers = []
-        try:
+        with suppress(queue.Empty):
             if seconds:
-                answers.append(self._answers.get(timeout=seconds))
+                answers.append(self._first_answer(seconds))
             while True:
                 answers.append(self._answers.get_nowait())
-        except queue.Empty:
-            self._under_way -= len(answers)
-            return answers
+        self._under_way -= len(answers)
+        return answers
+
+    def _first_answer(self, seconds: float) -> tuple[Claim, Result]:
+        if self._missing_threads() > 0:
+            with suppress(queue.Empty):
+                return self._answers.get(timeout=QUICK)
+            self._start_threads(self._missing_threads())
+        return self._answers.get(timeout=seconds)
 
     def _serve(self) -> None:
         while (claim := self._work.get()) is not None:

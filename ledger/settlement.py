@@ -15,7 +15,7 @@ from ledger import calls
 from ledger.calls import Call
 from ledger.errors import FenceRefusal, InputRefusal, LeaseLost, Refused
 from ledger.gateway import Accepted, Answer, Declined, Found, Nothing, Sent, Unknown
-from ledger.observe import fact
+from ledger.observe import fact, is_heard
 from ledger.records import Claim, Move, OpenCount, RowOutcome
 
 log = logging.getLogger("ledger.settle")
@@ -164,6 +164,7 @@ class Settlement:
         self.stopped = False
         self.stopping = False
         self.events: deque[Event] = deque()
+        self.is_watched = True
         self.running: dict[str, Claim] = {}
         self._waiting: deque[Claim] = deque()
         self._answered: dict[str, tuple[Claim, Result]] = {}
@@ -406,13 +407,16 @@ class Settlement:
         )
 
     def _tell(self, level: int, name: str, claim: Claim, **fields: Any) -> None:
+        if not is_heard(log, level):
+            return
         fact(
             log, level, name,
             merchant_id=self.merchant_id, refund_id=claim.refund_id, token=self.token, holder=self.holder, **fields,
         )  # fmt: skip
 
     def _note(self, name: str, claim: Claim, outcome: str) -> None:
-        self.events.append(Event(name, claim.refund_id, outcome, self.token))
+        if self.is_watched:
+            self.events.append(Event(name, claim.refund_id, outcome, self.token))
 
 
 def _agrees(claim: Claim, sent: Sent) -> bool:
