@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-heavy bench bench-page chaos schedules lint manifest clean
+.PHONY: help demo test test-heavy bench bench-page chaos model schedules lint manifest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -41,6 +41,11 @@ chaos: .venv/.dev ## Run every scenario of real faults, SEEDS=25 times, and take
 
 schedules: .venv/.dev ## Explore every schedule of the protocol on the real functions; REPLAY=CODE tells one step by step
 	@$(BIN)/python -m tests.proof.schedules --pg $(PG) $(if $(REPLAY),--replay '$(REPLAY)')
+
+model: .venv/.dev ## Search the models of the protocol in every state, by SPIN; FULL=1 with larger bounds
+	@for program in spin gcc; do command -v $$program > /dev/null || \
+		{ echo "make model needs spin and gcc; on Debian and Ubuntu: apt-get install spin build-essential" >&2; exit 1; }; done
+	@$(BIN)/python -m tests.proof.model $(if $(FULL),full,quick)
 
 lint: .venv/.dev ## Check style and types, and the SQL by squawk, pgspot and sqlfluff
 	@$(BIN)/ruff check .
