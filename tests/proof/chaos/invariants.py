@@ -221,7 +221,7 @@ def _refuses_the_holder(said: Said) -> bool:
 
 def i11_nothing_is_left_behind(world: World) -> Iterator[str]:
     """No lease without an end, no open transaction, no lock."""
-    with redis.Redis.from_url(world.servers.redis_url, decode_responses=True) as client:
+    with redis.Redis.from_url(world.redis_url, decode_responses=True) as client:
         for key in client.scan_iter("lock:*"):
             if client.pttl(key) == -1:
                 yield f"{key} never ends"

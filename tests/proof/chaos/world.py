@@ -11,9 +11,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import redis
@@ -38,6 +39,8 @@ SPARE = 5.0
 
 SETTINGS = {"deadlock_timeout": "200ms", "autovacuum": "off"}
 PERSON: dict[str, Any] = {"actor": "dana", "reason": "a run with faults"}
+
+T = TypeVar("T")
 
 _numbers = itertools.count(1)
 _migrating = threading.Lock()  # Alembic keeps its context in globals
@@ -103,6 +106,7 @@ class World:
         self.tokens_by_hand: list[int] = []
         self.postgres_failed = False
         self.lock = "redis"
+        self.redis_url = self.servers.redis_url
         self.gateway: SandboxServer
         self._exits = contextlib.ExitStack()
         self._admin: psycopg.Connection[Any] | None = None
@@ -178,6 +182,10 @@ class World:
 
     # What it is furnished with.
 
+    def enter(self, manager: AbstractContextManager[T]) -> T:
+        """Something more that lasts as long as the run."""
+        return self._exits.enter_context(manager)
+
     def open_gateway(self, behaviour: Behaviour | None = None) -> None:
         """A gateway with a log of its own, in the place of the one before."""
         self._gateways += 1
@@ -230,7 +238,7 @@ class World:
         """Start a worker on the merchant's refunds. `through`: "postgres", "redis": the networks that can fail."""
         defaults = {"in_flight": 1, "batch": self.rng.choice([1, 2, 4]), "timeout": 1.0, "grace": 0.5, "patience": 5.0}
         leases = redis_url or (
-            f"redis://{self.to_redis.host}:{self.to_redis.port}" if "redis" in through else self.servers.redis_url
+            f"redis://{self.to_redis.host}:{self.to_redis.port}" if "redis" in through else self.redis_url
         )
         orders = Orders(
             name=name,
@@ -301,7 +309,7 @@ class World:
         if self.lock == "advisory":
             until(lambda: not self.rows("select from ledger.job_holders(%s) where job_holders <> '[]'", [RESOURCE]), 15)
         else:
-            with redis.Redis.from_url(self.servers.redis_url) as client:
+            with redis.Redis.from_url(self.redis_url) as client:
                 until(lambda: not client.exists(f"lock:{{{RESOURCE}}}"), within=15)
 
     def entries(self, token: int, *to_states: str) -> int:
