@@ -185,6 +185,10 @@ CONTROLS = (
 )
 
 
+class DoesNotFitError(Exception):
+    """A control names a text that its function no longer has."""
+
+
 @contextmanager
 def broken(conninfo: str, edits: Sequence[Edit], *, triggers: bool = True) -> Iterator[None]:
     """The database of `conninfo`, a superuser's, with these guards taken away; put back at the end."""
@@ -204,10 +208,11 @@ def broken(conninfo: str, edits: Sequence[Edit], *, triggers: bool = True) -> It
 
 
 def edited(texts: dict[str, str], edits: Sequence[Edit]) -> dict[str, str]:
-    """The functions with these guards taken away."""
+    """The functions with these guards taken away. Raises DoesNotFitError."""
     changed = dict(texts)
     for name, old, new in edits:
-        assert old in changed[name], f"a control no longer fits: ledger.{name} has no {old!r}"
+        if old not in changed[name]:
+            raise DoesNotFitError(f"ledger.{name} has no {old!r}; the control must be written anew for it")
         changed[name] = changed[name].replace(old, new)
     return changed
 

@@ -72,6 +72,11 @@ class Result:
         self.found += 1
         self.lines.append(f"found: {where} ({control.breaks})\n       {COMMAND} {code_of(found, control)!r}")
 
+    def not_planted(self, name: str, why: Exception) -> None:
+        """A fault that couldn't be planted."""
+        self.expected += 1
+        self._fail(f"not planted: {name}: {why}")
+
     def raced(self, race: waits.Race, came: waits.Waits) -> None:
         """A race."""
         self.orders += came.orders

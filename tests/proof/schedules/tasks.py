@@ -98,7 +98,10 @@ def planted(dsn: str, *, triggers: bool, quick: bool = False) -> Result:
     result = Result()
     first = {control.breaks: control for control in reversed(controls.CONTROLS)}
     for control in first.values() if quick else controls.CONTROLS:
-        result.planted(control, controls.find(dsn, control, triggers=triggers), triggers=triggers)
+        try:
+            result.planted(control, controls.find(dsn, control, triggers=triggers), triggers=triggers)
+        except controls.DoesNotFitError as error:
+            result.not_planted(control.name, error)
     return result
 
 
@@ -110,7 +113,10 @@ def raced(dsn: str, *, quick: bool = False) -> Result:
         result.raced(race, ring.through(race))
     ring.close()
     for control in waits.CONTROLS[:1] if quick else waits.CONTROLS:
-        result.planted_lock(control, waits.find(dsn, control))
+        try:
+            result.planted_lock(control, waits.find(dsn, control))
+        except controls.DoesNotFitError as error:
+            result.not_planted(control.name, error)
     return result
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psycopg
@@ -13,7 +13,7 @@ import pytest
 from pytest_postgresql.executors import NoopExecutor
 
 from ledger import dev
-from tests.proof.schedules import controls, tasks
+from tests.proof.schedules import controls, tasks, waits
 from tests.proof.schedules.explore import Exploration, find_violation, shortest_violation, walk_again
 from tests.proof.schedules.invariants import INVARIANTS
 from tests.proof.schedules.replay import code_of, parse, replay, script, story
@@ -81,6 +81,12 @@ def test_every_kind_of_fault_alone_and_every_pair_is_explored() -> None:
     assert all(faults["expiry"] == 2 for faults in [*tasks.ALONE, *tasks.PAIRS] if "expiry" in faults)
 
 
+@pytest.mark.parametrize("edits", [control.edits for control in (*controls.CONTROLS, *waits.CONTROLS)])
+def test_what_the_controls_take_away_is_there(edits: Sequence[controls.Edit]) -> None:
+    sources = {name: controls.source(name) for name, _, _ in edits}
+    assert (controls.edited(sources, edits) == sources) == (not edits)
+
+
 @pytest.mark.parametrize("name", ["a takeover says claimed", "a worker takes the lease before it draws"])
 def test_a_planted_fault_is_found_and_replays_to_the_same_end(admin_dsn: str, name: str) -> None:
     control = PLANTED[name]
@@ -119,7 +125,17 @@ def test_the_script_of_a_schedule_shows_the_fault_in_psql(
     file.write_text(script(found, replay(another_dsn, control, found.bounds, found.choices)[0], control))
     assert parse(str(file)) == parse(code_of(found, control))
 
-    psql = [running.pg_bin / "psql", "-X", "-At", "-v", "ON_ERROR_STOP=1", "-d", admin_dsn, "-f", file]
+    psql: list[str | Path] = [
+        running.pg_bin / "psql",
+        "-X",
+        "-At",
+        "-v",
+        "ON_ERROR_STOP=1",
+        "-d",
+        admin_dsn,
+        "-f",
+        file,
+    ]
     ran = subprocess.run(psql, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     outcomes = [fields[8] for line in ran.stdout.splitlines() if len(fields := line.split("|")) == 13]
