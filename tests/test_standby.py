@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +16,11 @@ from ledger import dev, schema
 from ledger.client import Ledger
 from ledger.commands import ledger as commands
 from ledger.commands.exits import run
-from ledger.dev.postgres import Postgres
 from ledger.dev.waiting import wait_until
 from ledger.sandbox import Behaviour, SandboxGateway, SandboxProcess, read_movements
 from ledger.settle import Options, settle
-from tests.story import ALICE, BOB, Connection, activated, added, raised
+from tests.standby import Pair, standby_of
+from tests.story import ALICE, BOB, activated, added, raised
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(120)]
 
@@ -32,76 +29,14 @@ REFUNDS = 150
 WHO: dict[str, Any] = {"actor": "carol", "reason": "db-2 was promoted"}
 
 
-@dataclass(slots=True)
-class Pair:
-    """A primary, its standby, and how a client finds whichever takes writes."""
-
-    servers: dev.Servers
-    standby: Postgres
-    receiver: int = 0
-
-    def dsn(self, user: str) -> str:
-        """Both servers; the one that takes writes is used."""
-        place, ports = self.servers.sockets, f"{self.servers.postgres.port},{self.standby.port}"
-        return f"host={place},{place} port={ports} user={user} dbname=ledger target_session_attrs=read-write"
-
-    def at(self, server: Postgres, user: str = "postgres") -> Connection:
-        """A connection to one of them."""
-        return psycopg.connect(host=str(server.sockets), port=server.port, user=user, dbname="ledger", autocommit=True)
-
-    def catch_up(self) -> None:
-        """Return once the standby has replayed all that the primary has written."""
-        with self.at(self.servers.postgres) as primary, self.at(self.standby) as standby:
-            ((written,),) = primary.execute("select pg_current_wal_lsn()::text").fetchall()
-            reached = "select pg_last_wal_replay_lsn() >= %s::pg_lsn"
-            assert wait_until(lambda: standby.execute(reached, [written]).fetchone() == (True,), seconds=10)
-
-    def freeze_receiver(self) -> None:
-        """From now on the standby hears nothing."""
-        with self.at(self.standby) as standby:
-            ((self.receiver,),) = standby.execute("select pid from pg_stat_wal_receiver").fetchall()
-        os.kill(self.receiver, signal.SIGSTOP)
-
-    def lose_primary(self) -> None:
-        """The primary crashes for good, and the standby is promoted without what the primary wrote last."""
-        self.servers.crash_postgres()
-        promote = ThreadPoolExecutor(1)
-        promoted = promote.submit(
-            self.standby.account.run, self.standby.bin / "pg_ctl", "promote", "--pgdata", self.standby.data, "--wait"
-        )
-        # What waits in its socket must not be read: it is woken only when it has been told to end.
-        assert wait_until(lambda: _is_told_to_end(self.receiver), seconds=20)
-        os.kill(self.receiver, signal.SIGCONT)
-        promoted.result(30)
-        promote.shutdown()
-
-
-def _is_told_to_end(pid: int) -> bool:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    pending = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
-    return any(mask >> (signal.SIGTERM - 1) & 1 for mask in pending)
-
-
 @pytest.fixture
 def pair(pytestconfig: pytest.Config) -> Iterator[Pair]:
     """Two servers of this test's own."""
     with dev.temporary(pytestconfig.getoption("pg")) as servers:
         servers.prepare()
         schema.upgrade(servers.dsn())
-        primary = servers.postgres
-        standby = replace(
-            primary, data=primary.data.with_name("standby"), log=primary.log.with_name("standby.log"), port=5433
-        )
-        primary.account.run(
-            primary.bin / "pg_basebackup", "--pgdata", standby.data, "--host", str(primary.sockets), "--port",
-            str(primary.port), "--username", "postgres", "--write-recovery-conf", "--checkpoint", "fast", "--no-sync",
-        )  # fmt: skip
-        standby.configure({"fsync": "off"})
-        standby.start()
-        try:
-            yield Pair(servers, standby)
-        finally:
-            standby.stop("immediate")
+        with standby_of(servers, "ledger") as pair:
+            yield pair
 
 
 @pytest.fixture
@@ -159,7 +94,7 @@ def test_two_workers_run_on_while_a_standby_that_lost_commits_is_promoted(
         pair.freeze_receiver()
         before = moved(gateway)
         assert wait_until(lambda: moved(gateway) >= before + 20, seconds=20)
-        with pair.at(pair.servers.postgres) as primary:
+        with pair.at(pair.primary) as primary:
             ((last_token,),) = primary.execute("select last_value from ledger.token_seq").fetchall()
             ((sent_there,),) = primary.execute("select count(*) from ledger.refund where state = 'sent'").fetchall()
         pair.lose_primary()
@@ -228,9 +163,7 @@ def test_a_planned_switchover_loses_nothing_and_costs_nobody_a_token(pair: Pair,
     token = activated(ledger)
     pair.catch_up()
     pair.servers.stop_postgres()
-    pair.standby.account.run(
-        pair.standby.bin / "pg_ctl", "promote", "--pgdata", pair.standby.data, "--wait"
-    )  # fmt: skip
+    pair.promote()
 
     with raised("LG106"):
         worker().claim_refund("m_1", "r_1", token)

@@ -22,8 +22,11 @@ USERS = ("ledger_worker", "ledger_operator", "ledger_reader", "postgres")
 
 
 @contextmanager
-def pgbouncer(servers: dev.Servers, pool_mode: str) -> Iterator[int]:
-    """The port of a PgBouncer that forwards every database and user, as Debian ships it and a site would set it."""
+def pgbouncer(servers: dev.Servers, pool_mode: str, **settings: object) -> Iterator[int]:
+    """The port of a PgBouncer that forwards every database and user, as Debian ships it and a site would set it.
+
+    `settings` are further lines of its configuration.
+    """
     if PGBOUNCER is None:
         pytest.skip("there is no pgbouncer here")
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -39,7 +42,7 @@ def pgbouncer(servers: dev.Servers, pool_mode: str) -> Iterator[int]:
             f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\n"
             f"auth_file = {users}\npool_mode = {pool_mode}\nserver_idle_timeout = 1\n"
             # Tests take databases away, and some take the server; the next test doesn't wait for its return.
-            "server_login_retry = 0.1\n"
+            "server_login_retry = 0.1\n" + "".join(f"{name} = {value}\n" for name, value in settings.items())
         )
         as_user = ["-u", account.name] if os.geteuid() == 0 else []
         with subprocess.Popen([PGBOUNCER, "-q", *as_user, str(config)], stderr=subprocess.DEVNULL) as process:

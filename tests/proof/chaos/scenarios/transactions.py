@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
+
+from ledger.client import Ledger
+from ledger.doctor import examine
 from tests.proof.chaos.scenario import scenario
-from tests.proof.chaos.world import RESOURCE, World
+from tests.proof.chaos.world import MERCHANT, RESOURCE, World
 from tests.story import until
 
 CLIENT = Path(__file__).parents[3] / "frozen_client.py"
@@ -35,13 +39,14 @@ def frozen_reading(world: World) -> None:
     frozen(world, "reading_a_large_result")
 
 
-def frozen(world: World, where: str) -> None:
+def frozen(world: World, where: str, dsn: str | None = None) -> None:
     """It has claimed r_1 and holds the gate; whoever comes next gets in all the same, and it commits nothing."""
     world.refunds()
+    dsn = dsn or world.dsn()
     with world.ledger("ledger_worker") as ledger:
         token = ledger.draw_token(RESOURCE)
         ledger.activate_token(RESOURCE, token, "frozen/1/0123456789abcdef")
-    arguments = [sys.executable, str(CLIENT), where, world.dsn(), str(token)]
+    arguments = [sys.executable, str(CLIENT), where, dsn, str(token)]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
         try:
             assert client.stdout is not None
@@ -50,7 +55,7 @@ def frozen(world: World, where: str) -> None:
             client.send_signal(signal.SIGSTOP)
             assert os.WIFSTOPPED(os.waitpid(client.pid, os.WUNTRACED)[1])
             world.fault(f"a client is frozen {where.replace('_', ' ')}")
-            world.recover()
+            world.recover(dsn=dsn)
             until(lambda: not world.rows("select 1 from pg_stat_activity where pid = %s", [pid]))
             client.send_signal(signal.SIGCONT)
             said, _ = client.communicate("\n", timeout=10)
@@ -60,3 +65,27 @@ def frozen(world: World, where: str) -> None:
     world.codes.add(said.strip())
     if said.strip() == "committed":
         world.breaches.append("I4: a frozen client committed after a newer token was active")
+
+
+@scenario("prepared-and-left", "A transaction that wrote under its token is prepared and left until a person ends it")
+def prepared_and_left(world: World) -> None:
+    world.refunds()
+    with world.ledger("ledger_worker") as ledger:
+        token = ledger.draw_token(RESOURCE)
+        ledger.activate_token(RESOURCE, token, "coordinator/1/0123456789abcdef")
+    with psycopg.connect(world.dsn()) as connection:
+        connection.tpc_begin(connection.xid(1, world.database, ""))
+        Ledger(connection).claim_refund(MERCHANT, "r_1", token)
+        connection.tpc_prepare()
+    world.fault("a claim is prepared and left")
+    rival = world.worker("B", wait=5.0)
+    rival.join()
+    assert [said.facts["code"] for said in rival.said if said.what == "gave up"] == ["55P03"], rival.said
+    assert world.active()[0] == token
+    with psycopg.connect(world.dsn("postgres"), autocommit=True) as connection:
+        assert "prepared_transactions" in {found.check for found in examine(connection)}
+    ((gid,),) = world.rows("select gid from pg_prepared_xacts where database = current_database()")
+    verdict = world.rng.choice(["commit", "rollback"])
+    world.rows(f"{verdict} prepared '{gid}'")
+    world.note(f"a person ends it: {verdict}")
+    assert world.open_refunds("sending") == (verdict == "commit")
