@@ -66,8 +66,8 @@ ARROWS = {
     },
     "reproduce": {"client", "lease", "schema", "dev", "sandbox", "demo", "gateway", "errors"},
     "commands": {
-        "client", "settle", "settlement", "lease", "schema", "dev", "sandbox", "demo", "examples", "gateway", "errors",
-        "records", "observe", "logs", "metrics", "doctor", "reproduce",
+        "calls", "client", "settle", "settlement", "lease", "schema", "dev", "sandbox", "demo", "examples", "gateway",
+        "errors", "records", "observe", "logs", "metrics", "doctor", "reproduce",
     },
     "__main__": {"commands"},
     "__init__": {"client", "lease", "fencing", "errors"},

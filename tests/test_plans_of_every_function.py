@@ -324,8 +324,10 @@ select 'activated', 'job', 'job:' || n % 1000, n, 'h/1/aaaaaaaaaaaaaaaa' from ge
 insert into ledger.refusal (code, merchant_id, refund_id, resource)
 select 'LG101', 'm_1', 'y_' || n, 'settle:m_1' from generate_series(1, 100000) as n;
 insert into ledger.work (resource, work_id) select 'settle:m_1', 'v_' || n from generate_series(1, 100000) as n;
-insert into ledger.fence (resource, kind, active, barrier, holder, activated_at)
-select 'job:' || n, 'job', n, n, 'h/1/aaaaaaaaaaaaaaaa', now() from generate_series(1, 10000) as n;
+insert into ledger.fence
+select (jsonb_populate_record(s, jsonb_build_object('resource', 'job:many_' || n))).*
+from (select f from ledger.fence as f limit 1) as one (s)
+cross join generate_series(1, 10000) as n;
 """
 
 
