@@ -10,10 +10,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-heavy bench bench-page chaos model schedules lint manifest clean
+.PHONY: help demo test test-heavy test-elsewhere bench bench-page chaos model mutants schedules lint manifest clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo "  make test PG=16          on another Postgres: 18 and 16 are in the wheel, 15 and 17 are the system's"
 	@echo "  make test TESTS=tests/x  only some of the tests"
@@ -26,6 +26,11 @@ test: .venv/.dev ## Run the whole suite on embedded servers
 
 test-heavy: .venv/.dev ## Run the tests that take long, or need PgBouncer, Node, curl and redis-cli
 	@$(BIN)/python -m pytest -m heavy --pg=$(PG) $(TESTS)
+
+test-elsewhere: .venv/.dev ## Run the tests of the SQL through PgBouncer, and in a ledger restored from a dump
+	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --pg=$(PG) --pooler=default tests/functions tests/test_gate.py
+	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --pg=$(PG) --pooler=unprepared --restored \
+		tests/functions tests/protected tests/test_races.py tests/test_client.py
 
 bench: .venv/.bench ## Measure against what people run without a fence; ONLY=batch for a part
 	@$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
@@ -41,6 +46,9 @@ chaos: .venv/.dev ## Run every scenario of real faults, SEEDS=25 times, and take
 
 schedules: .venv/.dev ## Explore every schedule of the protocol on the real functions; REPLAY=CODE tells one step by step
 	@$(BIN)/python -m tests.proof.schedules --pg $(PG) $(if $(REPLAY),--replay '$(REPLAY)')
+
+mutants: .venv/.dev ## Break the SQL in every place and see a test fail; UPDATE=1 looks for tests that kill what is new
+	@$(BIN)/python -m tests.proof.mutants $(if $(UPDATE),--update)
 
 model: .venv/.dev ## Search the models of the protocol in every state, by SPIN; FULL=1 with larger bounds
 	@for program in spin gcc; do command -v $$program > /dev/null || \

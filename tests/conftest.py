@@ -16,7 +16,7 @@ from pytest_postgresql.executors import NoopExecutor
 from ledger import dev
 from ledger.client import Ledger
 from tests import canary, elsewhere
-from tests.dba.pgbouncer import behind, pgbouncer
+from tests.dba.pgbouncer import PGBOUNCER, behind, pgbouncer
 
 EMPTY = "ledger_empty"
 SETTINGS = {"plpgsql.extra_errors": "all", "deadlock_timeout": "200ms"}
@@ -34,6 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pg", default="18", help="major version of the Postgres to test on")
     parser.addoption("--redis-server", default=None, help="server program in place of the wheel's Valkey")
     elsewhere.add_options(parser)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what can't be tested from where the tests are."""
+    elsewhere.leave_out(config, items)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -115,6 +120,7 @@ def pooler(servers: dev.Servers, pytestconfig: pytest.Config) -> Iterator[int | 
     if pytestconfig.getoption("pooler") is None:
         yield None
     else:
+        assert PGBOUNCER, "--pooler needs a pgbouncer"
         with pgbouncer(servers, "transaction") as port:
             yield port
 

@@ -15,9 +15,10 @@ from ledger.commands.exits import run
 from ledger.errors import BadArgument
 from ledger.lease import AdvisoryLease, Lease
 from tests.conftest import Connect
+from tests.dba.linters import CHECKOUT
 from tests.dba.pgbouncer import behind, pgbouncer
 from tests.dba.stories import STORIES, WHO, Cast
-from tests.elsewhere import POOLERS
+from tests.elsewhere import NEED_A_SESSION, POOLERS
 from tests.story import Connection, activated, added, refund
 
 pytestmark = pytest.mark.heavy
@@ -76,6 +77,13 @@ def test_two_clients_share_one_session_and_their_tokens_stay_apart(
     sessions = {c.execute("select pg_backend_pid()").fetchone() for c in (worker, rival)}
     assert len(sessions) == 1
     assert refund(admin, "r_2", "state") == "pending"
+
+
+def test_what_is_left_out_behind_a_pooler_is_there_without_one() -> None:
+    """The suite's own list, which `--pooler` reads, names tests that exist."""
+    for name in (name for names in NEED_A_SESSION.values() for name in names):
+        file, _, function = name.partition("::")
+        assert f"def {function}(" in (CHECKOUT / "tests" / file).read_text(), name
 
 
 # What is refused
