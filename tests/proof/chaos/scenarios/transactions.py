@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -73,10 +75,7 @@ def prepared_and_left(world: World) -> None:
     with world.ledger("ledger_worker") as ledger:
         token = ledger.draw_token(RESOURCE)
         ledger.activate_token(RESOURCE, token, "coordinator/1/0123456789abcdef")
-    with psycopg.connect(world.dsn()) as connection:
-        connection.tpc_begin(connection.xid(1, world.database, ""))
-        Ledger(connection).claim_refund(MERCHANT, "r_1", token)
-        connection.tpc_prepare()
+    gid = world.enter(prepared_claim(world, token))
     world.fault("a claim is prepared and left")
     rival = world.worker("B", wait=5.0)
     rival.join()
@@ -84,8 +83,23 @@ def prepared_and_left(world: World) -> None:
     assert world.active()[0] == token
     with psycopg.connect(world.dsn("postgres"), autocommit=True) as connection:
         assert "prepared_transactions" in {found.check for found in examine(connection)}
-    ((gid,),) = world.rows("select gid from pg_prepared_xacts where database = current_database()")
     verdict = world.rng.choice(["commit", "rollback"])
     world.rows(f"{verdict} prepared '{gid}'")
     world.note(f"a person ends it: {verdict}")
     assert world.open_refunds("sending") == (verdict == "commit")
+
+
+@contextlib.contextmanager
+def prepared_claim(world: World, token: int) -> Iterator[str]:
+    """A claim of r_1 in a transaction that is prepared; it is gone by the end of the run."""
+    with contextlib.closing(psycopg.connect(world.dsn())) as connection:
+        connection.tpc_begin(connection.xid(1, world.database, ""))
+        Ledger(connection).claim_refund(MERCHANT, "r_1", token)
+        connection.tpc_prepare()
+    left = "select gid from pg_prepared_xacts where database = current_database()"
+    ((gid,),) = world.rows(left)
+    try:
+        yield gid
+    finally:
+        if world.rows(left):
+            world.rows(f"rollback prepared '{gid}'")
