@@ -180,6 +180,7 @@ CONTROLS = (
         "refusal changes nothing",
         [("refuse_stale_token", "begin\n", "begin\n    perform nextval('ledger.token_seq');\n")],
     ),
+    Control("a worker sends after it was refused", "stale stays silent", (), bounded("deaf", "one", expiry=1)),
     Control("a worker takes the lease before it draws", "holder stays", (), bounded("lease-first", "one", expiry=1)),
     Control("the gateway doesn't know of keys", "one movement", (), bounded(keyed=False, expiry=1)),
 )

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from ledger.errors import StaleToken
 from ledger.gateway import Sent
+from ledger.settlement import Send
 from tests.proof.schedules.programs import Sql
 from tests.proof.schedules.states import State, Undocumented
 from tests.proof.schedules.world import FINAL, LAST, OPERATOR, Stage, Turn, World
@@ -18,7 +19,7 @@ INVARIANTS = {
     "verify": "ledger.verify() finds nothing",
     "fence never falls": "neither the fence, nor its barrier, nor a row's token ever falls",
     "only the active token": "nothing is claimed or recorded under a token other than the one activated last",
-    "stale stays silent": "a token that was called stale once changes nothing more",
+    "stale stays silent": "a holder that was told it is stale changes nothing more, and sends nothing more",
     "number once": "every number is higher than all before",
     "told": "a claim says claimed only where no request is or may yet be on its way",
     "recognised": "a confirm or fail that was recorded is not refused when it is repeated",
@@ -35,6 +36,8 @@ def broken_by(stage: Stage, turn: Turn) -> Iterator[str]:
     before, after = stage.state(turn.before), stage.state(turn.after)
     if turn.before.gateway is not turn.after.gateway or before is not after:
         yield from _of_money(stage, turn.after)
+    if isinstance(turn.step, Send) and _was_refused(stage, turn):
+        yield "stale stays silent"
     if isinstance(turn.step, Sql):
         yield from _of_call(turn, turn.step, before, after)
 
@@ -133,6 +136,12 @@ def _of_tokens(active: int, before: State, after: State, turn: Turn) -> Iterator
     # What was activated is what the fence says, or the fence was not raised.
     if rows_fall or fence_falls or after.active != turn.after.active:
         yield "fence never falls"
+
+
+def _was_refused(stage: Stage, turn: Turn) -> bool:
+    """Whether who sends was told before that it is stale; that one who heeds nothing sends is what it is for."""
+    heeds = stage.program(turn.process) != "heedless"
+    return heeds and any(name == turn.process for name, _ in turn.before.refused)
 
 
 def _settles_anothers(token: object, before: State, after: State) -> bool:

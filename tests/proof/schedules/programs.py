@@ -135,22 +135,24 @@ def one_by_one(process: str, refunds: tuple[str, ...]) -> Course:
     yield GiveBack(token)
 
 
-def in_sets(process: str, refunds: tuple[str, ...]) -> Course:
-    """The core of ledger.settle.settle, as its driver runs it: claim_refunds, confirm_refunds."""
+def in_sets(process: str, refunds: tuple[str, ...], *, in_flight: int = 1000) -> Course:
+    """The core of ledger.settle.settle, as its driver runs it: claim_refunds, confirm_refunds.
+
+    With one in flight, an answer is recorded before the next refund is sent; else all are sent first.
+    """
     token = yield from hold(process)
     if token is None:
         return
-    core = Settlement(MERCHANT, token, holder(process), in_flight=len(refunds), batch=len(refunds))
+    core = Settlement(MERCHANT, token, holder(process), in_flight=in_flight, batch=len(refunds))
     while True:
         if (call := core.next_claim()) is not None:
             yield from _claim_set(core, call)
-        elif (claim := core.next_to_send()) is not None:
-            result = yield from _asked(claim)
-            core.answered(claim, result)
-            if isinstance(result, NotTried):
-                core.stop(None if "stop" in result.reason else LeaseLost(result.reason))
+        elif in_flight > 1 and (claim := core.next_to_send()) is not None:
+            yield from _send_one(core, claim)
         elif (recording := core.next_recording()) is not None:
             yield from _record_set(core, recording)
+        elif (claim := core.next_to_send()) is not None:
+            yield from _send_one(core, claim)
         else:
             break
     yield GiveBack(token)
@@ -163,6 +165,13 @@ def _claim_set(core: Settlement, call: Call[Claim]) -> Course:
         core.claim_in_doubt()
     except Refused as refusal:
         core.stop(refusal)
+
+
+def _send_one(core: Settlement, claim: Claim) -> Course:
+    result = yield from _asked(claim)
+    core.answered(claim, result)
+    if isinstance(result, NotTried):
+        core.stop(None if "stop" in result.reason else LeaseLost(result.reason))
 
 
 def _record_set(core: Settlement, recording: Recording) -> Course:
@@ -201,7 +210,7 @@ def heedless(process: str, refunds: tuple[str, ...]) -> Course:
                 claim = (yield Sql(calls.claim_refund(MERCHANT, refund_id, token)))[0]
         if claim is not None:
             answer = yield Send(claim)
-            with suppress(Refused):
+            with suppress(Refused, LostReply):
                 yield _record(claim, token, answer)
     yield GiveBack(token)
 
@@ -211,7 +220,7 @@ def with_the_next_token(process: str, refunds: tuple[str, ...]) -> Course:
     token = yield from hold(process)
     if token is None:
         return
-    with suppress(Refused):
+    with suppress(Refused, LostReply):
         for refund_id in refunds:
             claim = (yield Sql(calls.claim_refund(MERCHANT, refund_id, token)))[0]
             answer = yield Send(claim)
@@ -263,7 +272,9 @@ def _activated(process: str) -> Generator[Step, Any, int | None]:
 PROGRAMS: dict[str, Program] = {
     "one": one_by_one,
     "sets": in_sets,
+    "paced": partial(in_sets, in_flight=1),
     "heedless": heedless,
+    "deaf": heedless,
     "next": with_the_next_token,
     "lease-first": lease_first,
 }

@@ -82,7 +82,10 @@ class Effect:
 
 
 class Server:
-    """One database, as `ledger_worker`, as `ledger_operator` and as the superuser who puts states back."""
+    """One database, as `ledger_worker`, as `ledger_operator` and as the superuser who puts states back.
+
+    One at a time: the sequence of the tokens is the whole database's.
+    """
 
     def __init__(self, conninfo: str) -> None:
         self._admin = self._connect(conninfo, None)
@@ -94,7 +97,7 @@ class Server:
         self._findings: dict[int, tuple[str, ...]] = {}
         self._loaded: State | None = None
         self._merchant = ""
-        self._count = self._greatest_merchant()
+        self._count = 0
         self.calls = 0
         self._prepare()
 
@@ -114,6 +117,7 @@ class Server:
 
     def start(self, refunds: Sequence[str]) -> State:
         """The state in which these refunds of 70.25 EUR are pending, and nothing was ever drawn."""
+        self._count = self._greatest_merchant()
         self._new_merchant()
         self._admin.execute("select setval('ledger.token_seq', 1, false)")
         for refund_id in refunds:

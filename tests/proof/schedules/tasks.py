@@ -33,6 +33,7 @@ FAMILIES: dict[str, Family] = {
     "in sets": (("sets", "sets"), 1, [*ALONE, *PAIRS]),
     "one by one, and in sets": (("one", "sets"), 1, ALONE),
     "two refunds, in sets": (("sets", "sets"), 2, ONCE),
+    "two refunds, one at a time": (("paced", "sets"), 2, ONCE),
     "three workers": (("one", "one", "one"), 1, ONCE),
     "one that heeds nothing": (("heedless", "one"), 1, ALONE),
     "one that begins anew before it records": (("next", "one"), 1, ALONE),

@@ -172,8 +172,13 @@ class Stage:
                 return None
             what = self.histories.first(name, number)
             return self._operators(what, number)
-        program = PROGRAMS[self.bounds.programs[0 if name == LAST else self.names.index(name)]]
-        return self.histories.step(name, program, number)
+        return self.histories.step(name, PROGRAMS[self.program(name)], number)
+
+    def program(self, name: str) -> str:
+        """The name of a process's program; who comes last runs that of the last worker."""
+        if name == OPERATOR:
+            return "by hand"
+        return self.bounds.programs[-1 if name == LAST else self.names.index(name)]
 
     def _operators(self, what: str, number: int) -> Step | None:
         def program(process: str, refunds: tuple[str, ...]) -> Any:
@@ -318,7 +323,7 @@ class Stage:
         world = world._replace(state=effect.after.number)
         if how == "!":
             world = self._spend(world, "lost")
-        if isinstance(answer, StaleToken) and "token" in call.arguments:
+        if isinstance(answer, StaleToken) and call.name != "activate_token":
             return world._replace(refused=world.refused | {(name, call.arguments["token"])}), answer
         if isinstance(answer, Exception):
             return world, answer
