@@ -1,4 +1,7 @@
-"""Write docs/performance.md and its plots from the JSON of a run: `python -m bench.page build/bench.json`."""
+"""Write docs/performance.md and its plots from the JSON of a run, which is kept beside the plots.
+
+`python -m bench.page build/bench.json`; without a file, from the one that is kept.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from bench.measuring import Measure, all_measures
 from bench.svg import Plot
 from bench.targets import TARGETS, Target
 
+KEPT = Path("performance/bench.json")
 PLOTS = {
     "batch": Plot("Claim and confirm, by the size of the batch", "refunds a call", "µs a refund"),
     "size": Plot("One claim, by the size of the table", "refunds in the table", "µs a claim"),
@@ -37,6 +41,8 @@ make bench               # everything, in less than 15 minutes on two cores, on 
 make bench ONLY=batch    # a part: {parts}
 make bench-page          # everything, and this page from it
 ```
+
+What this page was made from: [bench.json](performance/bench.json).
 """
 
 
@@ -119,17 +125,24 @@ def _shown(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
+def write(data: Mapping[str, Any], docs: Path) -> None:
+    """The page, its plots, and what they were made from."""
+    folder = docs / KEPT.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    (docs / KEPT).write_text(json.dumps(data, indent=1) + "\n")
+    (docs / "performance.md").write_text(page(data))
+    for name, text in plots(data).items():
+        (folder / name).write_text(text)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Write the page and the plots."""
-    parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
-    parser.add_argument("json", type=Path, nargs="?", default=Path("build/bench.json"), help="default build/bench.json")
+    parser = argparse.ArgumentParser(prog="python -m bench.page", description="Write the page of the benchmarks.")
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="the folder of the page (default docs)")
+    parser.add_argument("json", type=Path, nargs="?", help="what a run wrote (default: what the page was made from)")
     options = parser.parse_args(arguments)
-    data = json.loads(options.json.read_text())
-    (options.docs / "performance").mkdir(parents=True, exist_ok=True)
-    (options.docs / "performance.md").write_text(page(data))
-    for name, text in plots(data).items():
-        (options.docs / "performance" / name).write_text(text)
+    source = options.json or options.docs / KEPT
+    write(json.loads(source.read_text()), options.docs)
     return 0
 
 
