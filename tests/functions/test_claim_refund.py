@@ -308,10 +308,13 @@ def test_the_legal_moves_say_by_whom(ledger: Ledger, token: int, admin: Connecti
 # Which refusal comes first
 
 
-def test_a_null_id_is_told_before_the_new_timeline(ledger: Ledger, token: int, admin: Connection) -> None:
+@pytest.mark.parametrize(("merchant_id", "refund_id"), [(None, "r_1"), (MERCHANT, None)])
+def test_a_null_id_is_told_before_the_new_timeline(
+    merchant_id: str | None, refund_id: str | None, ledger: Ledger, token: int, admin: Connection
+) -> None:
     on_a_new_timeline(admin)
     with refused("LG304", admin):
-        ledger.claim_refund(MERCHANT, cast("str", None), token)
+        ledger.claim_refund(cast("str", merchant_id), cast("str", refund_id), token)
 
 
 def test_the_token_is_judged_before_the_refund_is_looked_for(ledger: Ledger, token: int, admin: Connection) -> None:
