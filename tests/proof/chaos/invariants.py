@@ -18,7 +18,7 @@ from ledger.doctor import examine
 from tests.proof.chaos.crew import Said, Worker
 from tests.proof.chaos.world import World
 
-OUTCOMES = {"ok", "lost", "55P03", "40001", "25P03", "25P04"}
+OUTCOMES = {"ok", "lost", "55P03", "40001", "25P03", "25P04", "53100"}
 GROUP_1 = "LG10"
 
 
