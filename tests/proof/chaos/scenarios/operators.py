@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ledger.sandbox import Behaviour
 from tests.proof.chaos.scenario import scenario
 from tests.proof.chaos.world import PERSON, RESOURCE, World
 from tests.story import on_a_new_timeline
@@ -25,6 +26,20 @@ def paused(world: World) -> None:
         rival.join()
         assert any(said.facts.get("outcome") == "LG107" for said in rival.calls("draw_token")), rival.said
         ledger.resume(target, **PERSON)
+
+
+@scenario(
+    "fenced-at-full-speed", "A worker with many calls in flight is fenced out, again and again, and isn't held anywhere"
+)
+def fenced_at_full_speed(world: World) -> None:
+    world.open_gateway(Behaviour(latency=0.05))
+    world.refunds(40)
+    for name in "ABC":
+        worker = world.worker(name, in_flight=world.rng.choice([2, 4]), batch=world.rng.choice([4, 40]), wait=5.0)
+        worker.until(lambda said: said.what == "answer", "to get an answer")
+        _, holder = world.active()
+        with world.ledger() as ledger:
+            world.fault(f"{name} is fenced out by token {ledger.break_lease(RESOURCE, holder, **PERSON)}")
 
 
 @scenario("unknown-server", "The server is another than the one that handed the tokens out, until it is recovered")
