@@ -2,4 +2,28 @@
 
 from __future__ import annotations
 
-LIMITS: dict[str, str] = {}
+LIMITS: dict[str, str] = {
+    "import_rate": (
+        "a row costs the server about 16 µs through `add_refunds` and 9 µs by the bare INSERTs; reading and "
+        "sending it costs the client 6 µs, at the same time where a core is free. Found by leaving out pieces of "
+        "the function: the look for the same id, for the same id or key among archived refunds, at malformed ids, "
+        "and the entry's evidence are 1 to 2 µs each, and none can go: each is a refusal or a record. Tried and "
+        "kept: guards that the planner can inline (7 µs), no second look at rows that were all added (4 µs), only "
+        "rows that weren't added are sent back (5 µs of the client), reading ahead in a thread, a parser without "
+        "dataclasses."
+    ),
+    "protected_row": (
+        "the transaction's own three statements are so small that a fourth round trip and two checks weigh as "
+        "much. Each check is a lock and, in a later statement, a look at fence and server: two statements in a "
+        "function that pins its search_path can't be less, and the trigger may not rely on what was presented. "
+        "Found by the backend's CPU with pieces left out. Tried: one guard in place of seven for a token that is "
+        "right in every respect (kept); presenting in the pipeline of the first write (over a socket psycopg's "
+        "pipeline costs more than the round trip that it saves; over a network it is the other way round); "
+        "reading the column by `to_jsonb`, which is planned once (a user's cast would run with the ledger's "
+        "rights). Through an ORM the same is `protected_row_orm`."
+    ),
+    "workers8_vs_1": (
+        "a worker and its backend take turns and keep one core busy, so two cores bound this by 2; and whatever "
+        "else runs there takes from the eight, not from the one."
+    ),
+}
