@@ -32,10 +32,10 @@ def paused(world: World) -> None:
     "fenced-at-full-speed", "A worker with many calls in flight is fenced out, again and again, and isn't held anywhere"
 )
 def fenced_at_full_speed(world: World) -> None:
-    world.open_gateway(Behaviour(latency=0.05))
-    world.refunds(40)
+    world.open_gateway(Behaviour(latency=0.15))
+    world.refunds(24)
     for name in "ABC":
-        worker = world.worker(name, in_flight=world.rng.choice([2, 4]), batch=world.rng.choice([4, 40]), wait=5.0)
+        worker = world.worker(name, in_flight=world.rng.choice([2, 4]), batch=world.rng.choice([4, 24]), wait=5.0)
         worker.until(lambda said: said.what == "answer", "to get an answer")
         _, holder = world.active()
         with world.ledger() as ledger:
