@@ -199,11 +199,11 @@ class Stage:
             return ([LAST] if self.step(world, LAST) is not None else []) + late
         found = [choice for name in self.names[:-1] for choice in self._choices_of(world, name)]
         if found:
-            return [*found, *self._faults_between(world), *late]
+            return [*found, *self._ends_of_lease(world), *self._operations(world), *late]
         if world.lease is not None:
-            return ["T", *late]
+            return ["T", *self._operations(world), *late]
         if not self.is_settled(world):
-            return [LAST, *late]
+            return [LAST, *self._operations(world), *late]
         return late
 
     def _choices_of(self, world: World, name: str) -> Iterator[str]:
@@ -241,12 +241,13 @@ class Stage:
             and world.at[place - 1] == UNBEGUN
         )
 
-    def _faults_between(self, world: World) -> Iterator[str]:
-        if world.lease is not None:
-            if self._may(world, "expiry"):
-                yield "X"
-            if self._may(world, "flush"):
-                yield "F"
+    def _ends_of_lease(self, world: World) -> Iterator[str]:
+        if world.lease is not None and self._may(world, "expiry"):
+            yield "X"
+        if world.lease is not None and self._may(world, "flush"):
+            yield "F"
+
+    def _operations(self, world: World) -> Iterator[str]:
         if self._may(world, "operator"):
             yield from ("B",) if world.lease is not None else ()
             yield from ("H", "W") if world.gateway.movements else ()
