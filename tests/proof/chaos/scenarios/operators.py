@@ -33,10 +33,10 @@ def paused(world: World) -> None:
 )
 def fenced_at_full_speed(world: World) -> None:
     world.open_gateway(Behaviour(latency=0.15))
-    world.refunds(24)
-    for name in "ABC":
-        worker = world.worker(name, in_flight=world.rng.choice([2, 4]), batch=world.rng.choice([4, 24]), wait=5.0)
-        worker.until(lambda said: said.what == "answer", "to get an answer")
+    world.refunds(30)
+    for name in "AB":
+        worker = world.worker(name, in_flight=world.rng.choice([2, 4]), batch=world.rng.choice([4, 30]), wait=5.0)
+        worker.until(lambda said: said.what in ("answer", "found"), "to get an answer")
         _, holder = world.active()
         with world.ledger() as ledger:
             world.fault(f"{name} is fenced out by token {ledger.break_lease(RESOURCE, holder, **PERSON)}")
