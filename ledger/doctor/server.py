@@ -27,6 +27,16 @@ COMMITS = """
     where c like 'synchronous_commit=%' and (s.setdatabase = 0 or d.datname = current_database())
 """
 
+PASSING = """
+    select c.rolname, o.rolname
+    from pg_roles as c
+    join pg_roles as o on pg_has_role(c.oid, o.oid, 'member')
+    where c.rolname in ('ledger_worker', 'ledger_operator', 'ledger_reader')
+        and o.rolname in ('ledger_owner', 'ledger_fn')
+        and not c.rolsuper
+    order by 1, 2
+"""
+
 BEHIND = """
     select s.relid::regclass::text, s.n_dead_tup, w.waits_for
     from pg_stat_all_tables as s
@@ -107,7 +117,7 @@ def invalid_indexes(connection: Connection[Any]) -> Iterator[Symptom]:
 
 
 def roles(connection: Connection[Any]) -> Iterator[Symptom]:
-    """Nobody can log in as the roles that own the schema and may write."""
+    """Nobody can log in as the roles that own the schema and may write, and no role of callers can become one."""
     rows = connection.execute(
         "select rolname, rolcanlogin, rolsuper from pg_roles where rolname in ('ledger_owner', 'ledger_fn') order by 1"
     ).fetchall()
@@ -116,6 +126,8 @@ def roles(connection: Connection[Any]) -> Iterator[Symptom]:
             yield fault(f"{name} can log in, and would pass every guard", f"alter role {name} nologin")
         if is_super:
             yield fault(f"{name} is a superuser", f"alter role {name} nosuperuser")
+    for caller, owner in connection.execute(PASSING).fetchall():
+        yield fault(f"{caller} is a member of {owner}, and passes every guard", f"revoke {owner} from {caller}")
 
 
 def server_is_known(connection: Connection[Any]) -> Iterator[Symptom]:

@@ -373,6 +373,17 @@ def test_an_owner_that_may_too_much_is_a_fault(
         admin.execute(f"alter role ledger_fn no{attribute}".encode())
 
 
+@pytest.mark.parametrize("owner", ["ledger_fn", "ledger_owner"])
+def test_a_caller_who_can_become_an_owner_is_a_fault(owner: str, examined: Examined, admin: Connection) -> None:
+    admin.execute(f"grant {owner} to ledger_worker".encode())
+    try:
+        (found,) = examined("roles")
+    finally:
+        admin.execute(f"revoke {owner} from ledger_worker".encode())
+    assert found.finding == f"ledger_worker is a member of {owner}, and passes every guard"
+    assert (found.level, found.mend) == ("fault", f"revoke {owner} from ledger_worker")
+
+
 def test_a_server_that_was_promoted_or_restored_is_a_fault(examined: Examined, admin: Connection) -> None:
     on_a_new_timeline(admin)
     (found,) = examined()
