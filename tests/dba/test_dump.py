@@ -155,7 +155,7 @@ def test_a_restore_of_data_alone_leaves_ordinary_guards_and_doctor_and_verify_sa
         f"trigger {table}_{what} on ledger.{table}: it fires as an ordinary trigger, not always"
         for table, what in (
             ("refund", "is_guarded"), ("refund", "is_archived"), ("journal", "is_guarded"), ("journal", "is_archived"),
-            ("fence", "is_guarded"), ("draw", "is_guarded"), ("event", "is_guarded"),
+            ("fence", "is_guarded"), ("draw", "is_guarded"), ("event", "is_guarded"), ("event", "is_pruned"),
         )
     }  # fmt: skip
     findings = {one.resource for one in Ledger(superuser).verify() if one.check == "trigger_is_on"}
