@@ -35,13 +35,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(measure: Measure, bench: Bench) -> None:
-    before = set(bench.figures)
+    before, begun = set(bench.figures), time.monotonic()
     try:
         measure.run(bench)
     except Exception as error:  # what was measured so far is worth keeping
         traceback.print_exc(limit=-4, chain=False)
         for name in measure.names:
             bench.skip(name, f"failed with {type(error).__name__}")
+    bench.took[measure.key] = round(time.monotonic() - begun)
     found = [name for name in bench.figures if name not in before]
     bench.beside[measure.key] = [name for name in found if name not in BY_NAME]
     for name in found:

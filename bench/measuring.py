@@ -32,6 +32,7 @@ class Bench:
     shares: dict[str, dict[str, float]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     beside: dict[str, list[str]] = field(default_factory=dict)
+    took: dict[str, int] = field(default_factory=dict)
 
     def record(self, name: str, values: Sequence[float]) -> None:
         """A figure, one value a round. A name that isn't among the targets is told beside them, with no bound."""

@@ -23,6 +23,7 @@ def as_data(bench: Bench, seconds: float, load: float) -> dict[str, Any]:
         data[f"{name}.min"], data[f"{name}.max"] = _rounded(min(values)), _rounded(max(values))
     data["environment"] = environment(bench, seconds, load)
     data["not_measured"] = bench.missing
+    data["seconds"] = bench.took
     data["beside"] = bench.beside
     data["curves"] = bench.curves
     data["shares"] = bench.shares

@@ -71,10 +71,10 @@ SLACK = 1.0
 class Options:
     """How to settle. Times are in seconds.
 
-    `in_flight`: how many refunds are at the gateway at once. `batch`: how many a claim takes, 1,000 at most; with
-    one, none is claimed ahead. `timeout`: for one call to the gateway; never more than the lease has left. `grace`:
-    how long calls at the gateway are waited for once a stop was asked for. `patience`: how long one call to Postgres
-    may take, and how long to go on trying when it gives no answer.
+    `in_flight`: how many refunds are at the gateway at once; as many again wait for their turn there. `batch`: how
+    many a claim takes, 1,000 at most; with one, none is claimed ahead. `timeout`: for one call to the gateway; never
+    more than the lease has left. `grace`: how long calls at the gateway are waited for once a stop was asked for.
+    `patience`: how long one call to Postgres may take, and how long to go on trying when it gives no answer.
     """
 
     in_flight: int = 32
@@ -571,6 +571,7 @@ class _Threads:
     def close(self) -> None:
         """Let the threads end, and the connection go."""
         self._closed.set()
+        self._withdraw()
         for _ in range(self._threads):
             self._work.put(None)
         connection, self._connection = self._connection, None
@@ -727,6 +728,7 @@ class _Tasks:
     async def close(self) -> None:
         """Let the tasks end, and the connection go."""
         self._closed = True
+        self._withdraw()
         for task in self._tasks:
             task.cancel()
         connection, self._connection = self._connection, None
