@@ -103,7 +103,9 @@ def workers8_vs_1(bench: Bench) -> None:
 def _all_at_once(database: Database, jobs: list[tuple[str, int]]) -> float:
     """The seconds from the common start of processes, one for each merchant, to the end of the last one."""
     start, end = spawn.Barrier(len(jobs) + 1), spawn.Barrier(len(jobs) + 1)
-    processes = [spawn.Process(target=_settle_all, args=(database.worker, *job, start, end)) for job in jobs]
+    processes = [
+        spawn.Process(target=_settle_all, args=(database.worker, *job, start, end), daemon=True) for job in jobs
+    ]
     for process in processes:
         process.start()
     start.wait(60)
@@ -157,7 +159,7 @@ def _waits(database: Database, rounds: int, pause: float) -> list[float]:
     token, ready = spawn.Value("q", 0), spawn.Barrier(WORKERS + 1)
     pipes = [spawn.Pipe() for _ in range(WORKERS)]
     writers = [
-        spawn.Process(target=_write_on, args=(database.worker, number, pause, token, ready, theirs))
+        spawn.Process(target=_write_on, args=(database.worker, number, pause, token, ready, theirs), daemon=True)
         for number, (_, theirs) in enumerate(pipes)
     ]
     for writer in writers:

@@ -144,7 +144,7 @@ def handover(bench: Bench) -> None:
         psycopg_pool.ConnectionPool(database.worker, min_size=1, kwargs={"autocommit": True}) as pool,
     ):
         mine, theirs = spawn.Pipe()
-        waiter = spawn.Process(target=_wait_for_it, args=(theirs, database.worker, url))
+        waiter = spawn.Process(target=_wait_for_it, args=(theirs, database.worker, url), daemon=True)
         waiter.start()
         theirs.close()
         mine.recv()
@@ -209,7 +209,7 @@ def watchdog_1000(bench: Bench) -> None:
     A round is 10 s: each lease is renewed once in it, at a third of its TTL. All of them are still held at the end.
     """
     mine, theirs = spawn.Pipe()
-    process = spawn.Process(target=_keep_alive, args=(theirs, bench.servers.fast.redis_url, bench.rounds))
+    process = spawn.Process(target=_keep_alive, args=(theirs, bench.servers.fast.redis_url, bench.rounds), daemon=True)
     process.start()
     theirs.close()
     found = mine.recv()
