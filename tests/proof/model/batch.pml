@@ -26,7 +26,7 @@
 #endif
 
 #ifndef CONFIRMS_ALL
-#define CONFIRMS_ALL 0              /* a client confirms every refund, whether it claimed it or not */
+#define CONFIRMS_ALL 0              /* a client begins by confirming every refund, which it hasn't claimed */
 #endif
 
 /* ---- The guards: 1 in force, 0 taken away ---- */
@@ -163,6 +163,7 @@ proctype worker(byte id) {
     atomic { last_drawn++; token = last_drawn }
     atomic { shared == 0 || !GATE ->
              if :: token > barrier -> active_token = token; barrier = last_drawn :: else -> goto over fi }
+    if :: CONFIRMS_ALL -> set = 255; goto confirm :: else fi;
 claim:
     atomic { ask(s, claim_refunds) }
     if
@@ -195,7 +196,6 @@ claim:
     :: r >= REFUNDS -> break
     DIES
     od;
-    atomic { r = 0; do :: r < REFUNDS && CONFIRMS_ALL -> set = set | BIT(r); r++ :: else -> break od }
 confirm:
     atomic { ask(s, confirm_refunds) }
     if

@@ -35,6 +35,9 @@
 #ifndef MIXES_TOKENS
 #define MIXES_TOKENS 0              /* a client confirms under its new token what it sent under its old one */
 #endif
+#ifndef DECLINES
+#define DECLINES 1                  /* the gateway may decline, once, and have an error, once */
+#endif
 #ifndef LATER_WORD
 #define LATER_WORD 0                /* the gateway may accept, and give its final word later */
 #endif
@@ -380,10 +383,10 @@ inline carry_out(answer) {
         if
         :: answer = Sent; has = Sent; move_money()
         :: LATER_WORD -> answer = Accepted; has = Accepted
-        :: !has_declined && !(SHORT_MEMORY && calm) ->
+        :: DECLINES && !has_declined && !(SHORT_MEMORY && calm) ->
             has_declined = 1;
             if :: SHORT_MEMORY -> answer = NotRemembered :: else -> answer = Declined; has = Declined fi
-        :: !has_erred && !calm -> has_erred = 1; answer = Unknown       /* busy, an error: nothing happened */
+        :: DECLINES && !has_erred && !calm -> has_erred = 1; answer = Unknown       /* busy, an error: nothing happened */
         fi
     fi
 }
