@@ -305,6 +305,18 @@ class NeedsRef(Settles):
         with refused("LG203", admin):
             getattr(ledger, self.function)(MERCHANT, "r_1", token, "re_r_1")
 
+    def test_a_reference_that_came_with_a_takeover_is_no_repetition_for_a_stale_token(
+        self, ledger: Ledger, admin: Connection
+    ) -> None:
+        own = activated(ledger)
+        in_state("accepted", "r_1", own, ledger, admin)
+        ledger.mark_unknown(MERCHANT, "r_1", own, "no final word")
+        token = activated(ledger, BOB)
+        ledger.claim_refund(MERCHANT, "r_1", token)
+        activated(ledger)
+        with refused("LG101", admin):
+            getattr(ledger, self.function)(MERCHANT, "r_1", token, "re_r_1")
+
     def test_another_reference_is_no_repetition_for_a_stale_token(
         self, ledger: Ledger, rivals: Ledger, admin: Connection
     ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from ledger.client import Ledger
 from ledger.records import Move
 from tests.functions.settling import NeedsCommittedClaim, NeedsRef, last_entry
-from tests.story import BOB, MERCHANT, activated, added, in_state, refund, refused
+from tests.story import BOB, MERCHANT, activated, added, in_state, moved_by_a_person, refund, refused
 
 Connection = psycopg.Connection[Any]
 
@@ -84,3 +84,24 @@ def test_own_but_given_back_is_not_claimed(state: str, ledger: Ledger, token: in
     with refused("LG203", admin) as refusal:
         ledger.accept_refund(MERCHANT, "r_2", token, "re_r_2")
     assert refusal.tells(reason="not_claimed", row_token=token)
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [("failed", "LG202"), ("unknown", "LG203"), ("review", "LG203"), ("pending", "LG203"), ("cancelled", "LG202")],
+)
+def test_what_was_accepted_and_moved_on_is_not_accepted_again(
+    state: str, code: str, ledger: Ledger, token: int, admin: Connection
+) -> None:
+    ledger.accept_refund(MERCHANT, "r_1", token, "re_1")
+    if state == "failed":
+        ledger.fail_refund(MERCHANT, "r_1", token, "card closed")
+    elif state == "unknown":
+        ledger.mark_unknown(MERCHANT, "r_1", token, "no final word")
+    else:
+        ledger.confirm_refund(MERCHANT, "r_1", token, "re_1", {"amount_minor": 1})
+    if state in {"pending", "cancelled"}:
+        moved_by_a_person(admin, "r_1", state)
+    assert refund(admin, "r_1", "state", "fence", "gateway_ref") == (state, token, "re_1")
+    with refused(code, admin):
+        ledger.accept_refund(MERCHANT, "r_1", token, "re_1")

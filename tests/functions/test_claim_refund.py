@@ -158,7 +158,24 @@ def test_attempts_count_claims_and_takeovers_but_not_repetitions(
     newest = activated(ledger)
     outcomes.append(ledger.claim_refund(MERCHANT, "r_1", newest).outcome)
     assert outcomes == ["claimed", "reclaimed", "reclaimed", "reclaimed", "taken_over", "reclaimed", "review"]
-    assert refund(admin, "r_1", "attempts") == 2
+    assert refund(admin, "r_1", "attempts", "maybe_sent") == (2, True)
+
+
+def test_a_takeover_takes_the_refund_that_is_named_and_no_other(ledger: Ledger, token: int, admin: Connection) -> None:
+    added(ledger, "r_1")
+    added(ledger, "r_2", amount_minor=58)
+    added(ledger, "r_1", merchant_id="m_0", amount_minor=58)
+    for refund_id in ("r_1", "r_2"):
+        ledger.claim_refund(MERCHANT, refund_id, token)
+    ledger.claim_refund("m_0", "r_1", activated(ledger, resource="settle:m_0"))
+    as_ledger_fn(admin, "update ledger.refund set fence = %s", [token])
+    others = "select r from ledger.refund as r where amount_minor = 58 order by merchant_id"
+    before = admin.execute(others).fetchall()
+    claim = ledger.claim_refund(MERCHANT, "r_1", activated(ledger, BOB))
+    assert (claim.outcome, claim.merchant_id, claim.refund_id, claim.amount_minor) == (
+        "taken_over", MERCHANT, "r_1", 7025,
+    )  # fmt: skip
+    assert admin.execute(others).fetchall() == before
 
 
 @pytest.mark.parametrize(
