@@ -280,6 +280,39 @@ def test_a_number_drawn_for_another_resource_was_not_drawn_for_this_one(ledger: 
         ledger.activate_token(RESOURCE, token, ALICE)
 
 
+def test_another_number_of_the_resource_makes_no_undrawn_one_valid(ledger: Ledger, admin: Connection) -> None:
+    elsewhere = drawn(ledger, "settle:m_2")
+    mine = drawn(ledger)
+
+    for undrawn in (elsewhere, mine + 1):
+        with refused("LG102", admin):
+            ledger.activate_token(RESOURCE, undrawn, ALICE)
+    ledger.activate_token(RESOURCE, mine, ALICE)
+
+
+def test_an_activation_concerns_its_own_resource_alone(ledger: Ledger, admin: Connection) -> None:
+    activated(ledger, BOB, "settle:m_2")
+    other = drawn(ledger, "settle:m_3")
+    mine, last = drawn(ledger), drawn(ledger)
+    ledger.activate_token(RESOURCE, mine, ALICE)
+
+    assert fence(admin) == (mine, last, ALICE)
+    assert admin.execute("select resource, token from ledger.draw").fetchall() == [("settle:m_3", other)]
+    assert admin.execute(
+        "select previous_token, previous_holder from ledger.event where resource = %s", [RESOURCE]
+    ).fetchall() == [(None, None)]
+    ledger.activate_token("settle:m_3", other, BOB)
+
+
+def test_a_holders_own_older_token_can_not_come_back_either(ledger: Ledger, admin: Connection) -> None:
+    old = activated(ledger)
+    activated(ledger)
+
+    with refused("LG101", admin) as refusal:
+        ledger.activate_token(RESOURCE, old, ALICE)
+    assert refusal.tells(reason="superseded", token=old)
+
+
 def test_a_superseded_token_can_not_come_back(ledger: Ledger, admin: Connection) -> None:
     old = activated(ledger)
     active = activated(ledger, BOB)

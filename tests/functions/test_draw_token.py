@@ -161,6 +161,16 @@ def test_a_barrier_out_of_reach_means_a_restore(ledger: Ledger, admin: Connectio
     assert refusal.detail["drawn"] < barrier
 
 
+def test_the_barrier_itself_is_not_handed_out(ledger: Ledger, admin: Connection) -> None:
+    token = activated(ledger)
+    barrier = token + 1000
+    as_ledger_fn(admin, "update ledger.fence set barrier = %s", [barrier])
+
+    with refused("LG106", admin) as refusal:
+        ledger.draw_token(RESOURCE)
+    assert refusal.tells(barrier=barrier, drawn=barrier)
+
+
 def test_a_malformed_resource_is_refused_before_the_timeline_is(connection: Connection, admin: Connection) -> None:
     on_a_new_timeline(admin)
 
