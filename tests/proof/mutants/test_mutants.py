@@ -1,0 +1,78 @@
+"""The mutants are made the same way each time, and each is one change."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ledger import schema
+from tests.proof.mutants import generate, killers
+from tests.proof.mutants.generate import Mutant
+from tests.proof.mutants.tokens import Function
+
+
+@pytest.fixture(scope="module")
+def mutants() -> dict[str, Mutant]:
+    made = generate.mutants()
+    assert len({mutant.id for mutant in made}) == len(made), "two mutants share an id"
+    return {mutant.id: mutant for mutant in made}
+
+
+def test_the_same_mutants_are_made_each_time(mutants: dict[str, Mutant]) -> None:
+    again = generate.of_function("claim_outcome")
+    assert again
+    assert all(mutants[mutant.id] == mutant for mutant in again)
+
+
+def test_an_id_stays_the_same_when_a_comment_is_written_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = generate.of_function("claim_outcome")
+    read = Function.read
+    longer = "return case -- one more line\n"
+    monkeypatch.setattr(Function, "read", lambda p: Function(p.stem, read(p).text.replace("return case", longer)))
+    assert [mutant.id for mutant in generate.of_function("claim_outcome")] == [mutant.id for mutant in before]
+
+
+@pytest.mark.parametrize(
+    ("name", "was", "becomes"),
+    [
+        ("claim_outcome:compare(>=):1:>", "when row_token > token", "when row_token >= token"),
+        ("claim_outcome:list without:1:'sent'", "state in ('sent', 'failed'", "state in ('failed'"),
+        ("lock_to_settle:unlocked:1:for no key update", "for no key update;", "refund_id'\n    ;"),
+        ("claim_refund:unset:1:fence", "fence = claim_refund.token,", "attempts = was_attempts + 1"),
+        ("claim_refund:attribute:1:security definer", "security definer\n", "language plpgsql\n\n"),
+        ("pass_gate:lock none:1:pg_try_advisory_xact_lock_shared", "hashtextextended(resource, 0)", "if not true then"),
+    ],
+)
+def test_a_mutant_is_one_change(name: str, was: str, becomes: str, mutants: dict[str, Mutant]) -> None:
+    mutant = mutants[name]
+    original = Function.read(next(path for path in schema.function_files() if path.stem == mutant.function)).text
+    assert original.count(was) - mutant.sql.count(was) == 1
+    assert becomes in mutant.sql
+
+
+def test_guard_triggers_and_constraints_have_their_mutants(mutants: dict[str, Mutant]) -> None:
+    assert {
+        "trigger:missing:1:refund_is_guarded",
+        "trigger:ordinary:1:journal_is_archived",
+        "trigger:missing:1:event_is_pruned",
+        "constraint:missing:1:idempotency_key_is_used_once",
+    } <= set(mutants)
+
+
+def test_at_most_three_are_equivalent_and_what_is_spared_has_its_reason(mutants: dict[str, Mutant]) -> None:
+    spared = killers.spared()
+    reasons = {name: reason for sort in spared.values() for name, reason in sort.items()}
+    assert len(spared["equivalent"]) <= 3
+    assert set(reasons) <= set(mutants)
+    assert all(len(reason) > 15 for reason in reasons.values())
+
+
+def test_a_shortcut_is_one_of_a_function_that_has_a_long_way() -> None:
+    long_ways = {"claim_refund", "confirm_refund", "pass_gate"}
+    assert {name.partition(":")[0] for name in killers.spared()["shortcut"]} <= long_ways
+
+
+def test_the_files_of_the_tests_that_are_remembered_are_there() -> None:
+    files = {name.partition("::")[0] for name in json.loads(killers.FILE.read_text(encoding="utf-8"))}
+    assert [file for file in files if not (schema.HOME / file).is_file()] == []
