@@ -160,7 +160,7 @@ def test_a_fault_that_no_schedule_shows_is_reported_as_not_found(server: Server)
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_every_schedule_within_the_full_bounds_is_as_it_should_be(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "tests.proof.schedules", "--json", tmp_path / "found.json"],
