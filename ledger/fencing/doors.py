@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from typing import Any, Protocol, cast
@@ -130,13 +131,18 @@ class _AsyncSqlAlchemy:
 
 
 def _fetch_by_sqlalchemy(db: Any, call: Call[Any]) -> Any:
-    text = importlib.import_module("sqlalchemy").text
     connection = db.connection() if hasattr(db, "flush") else db
     is_autocommit = connection.connection.dbapi_connection.autocommit
     _refuse_autocommit(is_autocommit, "with session.begin(), and without isolation_level='AUTOCOMMIT'")
+    return tuple(connection.execute(_for_sqlalchemy(_with_limits(call)), call.arguments).one())
+
+
+@functools.lru_cache(maxsize=8)
+def _for_sqlalchemy(statement: str) -> Any:
+    """A statement in SQLAlchemy's words. The same object each time: it remembers how it was compiled."""
+    text = importlib.import_module("sqlalchemy").text
     # A colon is how its text() names parameters.
-    statement = re.sub(r"%\((\w+)\)s::(\w+)", r"cast(:\1 as \2)", _with_limits(call))
-    return tuple(connection.execute(text(statement), call.arguments).one())
+    return text(re.sub(r"%\((\w+)\)s::(\w+)", r"cast(:\1 as \2)", statement))
 
 
 class _Django:
