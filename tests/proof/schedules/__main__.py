@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.proof.schedules import waits
 from tests.proof.schedules.replay import parse, replay, story
 from tests.proof.schedules.tasks import TEMPLATE, database, explored, servers
 
@@ -21,7 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many processes work at it (2)")
     parser.add_argument("--pg", default="18", metavar="VERSION", help="which Postgres (18)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was checked to FILE")
-    parser.add_argument("--replay", metavar="CODE", help="replay a schedule: its code, or the file of its script")
+    parser.add_argument(
+        "--replay", metavar="CODE", help="tell one schedule or order again: its code, or the file of its script"
+    )
     given = parser.parse_args(arguments)
     logging.getLogger("ledger").setLevel(logging.CRITICAL)  # refusals are what this is about
     if given.replay:
@@ -40,12 +43,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def replayed(code: str, pg: str) -> int:
     """Tell a schedule step by step. Returns 1 when it breaks an invariant. Raises ValueError for what is no code."""
+    order = waits.parse(code)
+    if order is not None:
+        return _met(*order, pg)
     control, bounds, choices = parse(code)
     with servers(pg) as pair:
         turns, broken = replay(database(pair, f"{TEMPLATE}_0"), control, bounds, choices)
     print("\n".join(story(turns)))
     print("breaks: " + ", ".join(broken) if broken else "breaks nothing")
     return 1 if broken else 0
+
+
+def _met(meeting: waits.Meeting, steps: Sequence[int], pg: str) -> int:
+    with servers(pg) as pair:
+        ring = waits.Ring(database(pair, f"{TEMPLATE}_0"))
+        lines, right = ring.tell(meeting, steps)
+        ring.close()
+    print("\n".join([*lines, "as one after the other" if right else "NOT as one after the other"]))
+    return 0 if right else 1
 
 
 if __name__ == "__main__":

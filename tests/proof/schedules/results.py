@@ -83,7 +83,7 @@ class Result:
         self.waited += came.waited
         self.lines.append(f"{race.name:44}{came.orders:17,} orders, in {came.waited} one waits")
         for wrong in came.wrong:
-            self._fail(f"out of order: {wrong}")
+            self._fail(f"not as one after the other: {COMMAND} {wrong!r}")
 
     def planted_lock(self, control: waits.Control, came: waits.Waits) -> None:
         """A lock that was taken away."""

@@ -23,6 +23,16 @@ def test_every_order_of_an_activation_and_a_claim_comes_to_what_one_after_the_ot
     assert (came.orders, came.waited) == (40, 18)
 
 
+def test_an_order_is_told_again_by_its_code(ring: Ring) -> None:
+    order = waits.parse("an activation, a claim:cc:commit+commit:1212")
+    assert order is not None
+    lines, right = ring.tell(*order)
+    assert right
+    assert lines[1:] == ["2 (read committed): ('activate_token [None]',)", "1, then 2 ended; one waited"]
+    assert "outcome='claimed'" in lines[0]
+    assert waits.parse("one+one/1:a,a") is None
+
+
 def test_a_gate_that_is_passed_without_being_taken_is_missed(admin_dsn: str) -> None:
     assert waits.find(admin_dsn, waits.CONTROLS[0]).wrong != []
 

@@ -201,6 +201,19 @@ def find(conninfo: str, control: Control) -> Waits:
             ring.close()
 
 
+def parse(code: str) -> tuple[Meeting, list[int]] | None:
+    """A meeting and the order of its steps, of the code that a failure names; None for another code."""
+    name, _, rest = code.partition(":")
+    race = next((race for race in RACES if race.name == name), None)
+    if race is None or rest.count(":") != 2:
+        return None
+    levels, ends, steps = rest.split(":")
+    meeting = Meeting(
+        race, tuple(REPEATABLE if level == "s" else COMMITTED for level in levels), tuple(ends.split("+"))
+    )
+    return meeting, [int(step) - 1 for step in steps]
+
+
 class Ring:
     """Two connections or more, one server to look from, and the races between them."""
 
@@ -234,8 +247,18 @@ class Ring:
             waits.orders += 1
             waits.waited += run.waited
             if not _fits(meeting, run, right):
-                waits.wrong.append(f"{meeting.code(run.path)}: {run.outcomes}")
+                waits.wrong.append(meeting.code(run.path))
             prefix = _next_prefix(run.path)
+
+    def tell(self, meeting: Meeting, steps: Sequence[int]) -> tuple[list[str], bool]:
+        """One order: what each transaction's calls came to, and whether that is as it should be."""
+        right = self._one_after_the_other(meeting)
+        run = self.run(meeting, range(len(meeting.levels)), steps)
+        lines = [f"{number + 1} ({meeting.levels[number]}): {heard}" for number, heard in enumerate(run.outcomes)]
+        lines.append(
+            f"{', then '.join(str(number + 1) for number in run.ended)} ended; {'one' if run.waited else 'none'} waited"
+        )
+        return lines, _fits(meeting, run, right)
 
     def _one_after_the_other(self, meeting: Meeting) -> Serial:
         """What comes of the transactions in each order, one wholly after the other; of fewer than all of them, too."""
