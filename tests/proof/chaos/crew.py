@@ -32,6 +32,13 @@ CONTEXT.set_forkserver_preload(
 PATIENCE = 15.0
 
 
+def warm_up() -> None:
+    """Load everything before the first worker is wanted, which would be waited for as if it were slow."""
+    first = CONTEXT.Process(target=int)
+    first.start()
+    first.join()
+
+
 class NotReachedError(Exception):
     """A worker didn't come to where the scenario needs it, as on a machine that is too busy for its leases."""
 

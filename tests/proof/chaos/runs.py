@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from tests.proof.chaos.crew import NotReachedError
+from tests.proof.chaos.crew import NotReachedError, warm_up
 from tests.proof.chaos.invariants import breaches
 from tests.proof.chaos.scenario import Scenario
 from tests.proof.chaos.world import Stage, World, world
@@ -94,6 +94,7 @@ def _codes(made: World) -> set[str]:
 
 def run_all(work: Iterable[tuple[Scenario, int]], jobs: int, pg: str) -> Iterator[Outcome]:
     """Run them, `jobs` at once, each on a stage of its own, and give the outcomes as they come."""
+    warm_up()
     outcomes: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
     todo: queue.SimpleQueue[tuple[Scenario, int]] = queue.SimpleQueue()
     for each in work:

@@ -186,6 +186,19 @@ class World:
         """Something more that lasts as long as the run."""
         return self._exits.enter_context(manager)
 
+    @contextlib.contextmanager
+    def setting(self, name: str, value: str) -> Iterator[None]:
+        """A setting of Postgres, for the length of a block."""
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as admin:
+            admin.execute(f"alter system set {name} = '{value}'".encode())
+            admin.execute("select pg_reload_conf()")
+        try:
+            yield
+        finally:
+            with psycopg.connect(self.dsn("postgres"), autocommit=True) as admin:
+                admin.execute(f"alter system reset {name}".encode())
+                admin.execute("select pg_reload_conf()")
+
     def open_gateway(self, behaviour: Behaviour | None = None) -> None:
         """A gateway with a log of its own, in the place of the one before."""
         self._gateways += 1

@@ -23,14 +23,11 @@ MEGABYTE = 2**20
 STATES = {"claimed": "sending", "taken_over": "sending", "confirmed": "sent"}
 
 
-@scenario(
-    "commits-not-awaited",
-    "synchronous_commit is off for the workers' role, and Postgres crashes",
-    settings={"wal_writer_delay": "10s"},
-)
+@scenario("commits-not-awaited", "synchronous_commit is off for the workers' role, and Postgres crashes")
 def commits_not_awaited(world: World) -> None:
     """What a worker was told is there all the same."""
     world.refunds()
+    world.enter(world.setting("wal_writer_delay", "10s"))  # nobody else writes the log meanwhile
     world.rows(f"alter role ledger_worker in database {world.database} set synchronous_commit = off")
     with psycopg.connect(world.dsn("postgres"), autocommit=True) as connection:
         assert "durability" in {found.check for found in examine(connection)}
@@ -123,7 +120,7 @@ def tables_on(world: World, disk: Path) -> Iterator[None]:
         world.hang_up()
 
 
-@scenario("log-disk-full", "The disk of Postgres' log is full, and the server dies of it", settings={}, needs=no_mount)
+@scenario("log-disk-full", "The disk of Postgres' log is full, and the server dies of it", needs=no_mount)
 def log_disk_full(world: World) -> None:
     world.refunds()
     disk = world.enter(small_disk(128, world.servers.postgres.account))

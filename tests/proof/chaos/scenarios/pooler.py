@@ -1,4 +1,4 @@
-"""One session of PgBouncer for everybody, in transaction mode."""
+"""A very small pool of PgBouncer's for everybody, in transaction mode."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def no_pooler() -> str:
     return "" if PGBOUNCER else "there is no pgbouncer"
 
 
-def one_session(world: World) -> str:
-    """The run's database through a pooler that has one session for all workers."""
-    port = world.enter(pgbouncer(world.servers, "transaction", default_pool_size=1))
-    world.fault("everybody shares one session")
+def pool(world: World, sessions: int) -> str:
+    """The run's database through a pooler that has so many sessions for all workers."""
+    port = world.enter(pgbouncer(world.servers, "transaction", default_pool_size=sessions))
+    world.fault(f"everybody shares {sessions} of its sessions")
     return behind(port, world.database)
 
 
@@ -26,7 +26,7 @@ def one_session(world: World) -> str:
 )
 def pooled_worker_frozen(world: World) -> None:
     world.refunds()
-    dsn = one_session(world)
+    dsn = pool(world, 1)
     assert world.tries(lambda: AdvisoryLease("job:nightly", db=dsn).acquire()) == "LG304"
     a = world.worker("A", hold=world.point(), dsn=dsn)
     a.until_held()
@@ -41,7 +41,9 @@ def pooled_worker_frozen(world: World) -> None:
 
 
 @scenario(
-    "one-session-frozen", "The client that has PgBouncer's one session is frozen in a transaction", needs=no_pooler
+    "pool-frozen", "A client that has a session of a pool, its only one or one of two, is frozen in it", needs=no_pooler
 )
 def pooled_client_frozen(world: World) -> None:
-    frozen(world, world.rng.choice(["between_statements", "inside_copy"]), one_session(world))
+    """Where the idle limit doesn't reach, whoever ends the client needs a session to do it from."""
+    where, sessions = world.rng.choice([("between_statements", 1), ("reading_a_large_result", 2)])
+    frozen(world, where, pool(world, sessions))

@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-import psycopg
-
 from tests.proof.chaos.scenario import scenario
 from tests.proof.chaos.scenarios.postgres import CALLS, drawn
 from tests.proof.chaos.worker import Hold
@@ -18,7 +16,7 @@ from tests.story import until
 AFTER_A_CLAIM = ("after claim", "before refund", "after refund", "before confirm", "after confirm")
 
 
-@scenario("standby-promoted", "The primary is lost, and a standby that lacks its last commits is promoted", settings={})
+@scenario("standby-promoted", "The primary is lost, and a standby that lacks its last commits is promoted")
 def standby_promoted(world: World) -> None:
     world.refunds()
     world.hang_up()
@@ -79,7 +77,9 @@ def sync_standby_lost(world: World) -> None:
     world.refunds()
     world.hang_up()
     pair = world.enter(standby_of(world.servers, world.database))
-    world.enter(synchronous(world))
+    world.enter(world.setting("synchronous_standby_names", "*"))
+    in_step = "select from pg_stat_replication where sync_state = 'sync'"
+    until(lambda: world.rows(in_step), within=10)
     word, nth = world.rng.choice(["claim", "confirm"]), world.rng.randint(1, 2)
     holds = (Hold(f"before {word}", nth), Hold(f"after {word}", nth), Hold(f"lost {word}"))
     worker = world.worker("A", hold=holds)
@@ -110,17 +110,3 @@ def waiting_for_the_standby(world: World) -> int:
     until(lambda: world.rows(query), within=10)
     ((pid,),) = world.rows(query)
     return int(pid)
-
-
-@contextlib.contextmanager
-def synchronous(world: World) -> Iterator[None]:
-    """Commits wait for the standby."""
-    with psycopg.connect(world.dsn("postgres"), autocommit=True) as admin:
-        admin.execute("alter system set synchronous_standby_names = '*'")
-        admin.execute("select pg_reload_conf()")
-        until(lambda: admin.execute("select from pg_stat_replication where sync_state = 'sync'").fetchall(), within=10)
-        try:
-            yield
-        finally:
-            admin.execute("alter system reset synchronous_standby_names")
-            admin.execute("select pg_reload_conf()")

@@ -61,9 +61,10 @@ def tampered_with(world: World) -> None:
     world.recover()  # under token 2
     ways = [*ROWS, *CATALOGUE]
     world.rng.shuffle(ways)
+    usual = found(world.admin)
     for way in ways:
         with world.admin.transaction(force_rollback=True):
-            finds = found_by_verify(world.admin, way) if way in ROWS else found_by_doctor(world.admin, way)
+            finds = found_by_verify(world.admin, way) if way in ROWS else found_by_doctor(world.admin, way, usual)
         world.fault(f"{way}: {', '.join(sorted(finds)) or 'not found'}")
         if not finds:
             world.breaches.append(f"I3: nobody finds: {way}")
@@ -77,8 +78,12 @@ def found_by_verify(admin: psycopg.Connection, statement: str) -> set[str]:
     return {check for (check,) in admin.execute('select "check" from ledger.verify()').fetchall()} - {"trigger_is_on"}
 
 
-def found_by_doctor(admin: psycopg.Connection, statement: str) -> set[str]:
-    """The checks that find it, of those that find nothing otherwise."""
-    usual = {(each.check, each.finding) for each in examine(admin) if each.check != "clock_distance"}
+def found_by_doctor(admin: psycopg.Connection, statement: str, usual: set[tuple[str, str]]) -> set[str]:
+    """The checks that find it."""
     admin.execute(statement.encode())
-    return {each.check for each in examine(admin) if (each.check, each.finding) not in usual and each.level == "fault"}
+    return {check for check, _ in found(admin) - usual}
+
+
+def found(admin: psycopg.Connection) -> set[tuple[str, str]]:
+    """What doctor calls a fault."""
+    return {(each.check, each.finding) for each in examine(admin) if each.level == "fault"}
