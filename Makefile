@@ -45,7 +45,7 @@ chaos: .venv/.dev ## Run every scenario of real faults, SEEDS=25 times, and take
 	@$(BIN)/python -m tests.proof.chaos --controls --seeds $(or $(SEEDS),1) --pg $(PG)
 
 schedules: .venv/.dev ## Explore every schedule of the protocol on the real functions; REPLAY=CODE tells one step by step
-	@$(BIN)/python -m tests.proof.schedules --pg $(PG) $(if $(REPLAY),--replay '$(REPLAY)')
+	@$(BIN)/python -m tests.proof.schedules --pg $(PG) $(if $(REPLAY),--replay "$(REPLAY)")
 
 mutants: .venv/.dev ## Break the SQL in every place and see a test fail; UPDATE=1 looks for tests that kill what is new
 	@$(BIN)/python -m tests.proof.mutants $(if $(UPDATE),--update)
