@@ -37,6 +37,7 @@ declare
     keys text[];
     bad record;
     added_ids jsonb;
+    added_count bigint;
     outcomes ledger.row_outcome[];
 begin
     perform ledger.check_arrays(
@@ -116,7 +117,15 @@ begin
         cross join ledger.transition as t
         where t.from_state is null
     )
-    select jsonb_object_agg(a.refund_id, true) into added_ids from added as a;
+    select jsonb_object_agg(a.refund_id, true), count(*) into added_ids, added_count from added as a;
+    if added_count = size then
+        -- Nothing was there before: what is recorded is what was given.
+        return query
+        select g.position::integer, g.refund_id, 'added', null::text, 'pending', g.amount_minor, g.currency, null::text
+        from unnest(refund_ids, amounts_minor, currencies)
+            with ordinality as g (refund_id, amount_minor, currency, position);
+        return;
+    end if;
 
     select array_agg(
         row(

@@ -3,7 +3,7 @@
 create or replace function ledger.evidence_agrees(evidence jsonb, amount_minor bigint, currency text)
 returns boolean
 language sql
-immutable
+stable
 return coalesce(
     (
         evidence -> 'amount_minor' is null

@@ -10,7 +10,7 @@ create or replace function ledger.refund_difference(
 )
 returns text
 language sql
-immutable
+stable
 return nullif(concat_ws(
     ', ',
     case when refund.amount_minor <> amount_minor then 'amount_minor' end,

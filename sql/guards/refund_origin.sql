@@ -3,7 +3,7 @@
 create or replace function ledger.refund_origin(payment_ref text, gateway text, idempotency_key text)
 returns jsonb
 language sql
-immutable
+stable
 return jsonb_strip_nulls(jsonb_build_object(
     'payment_ref', payment_ref, 'gateway', gateway, 'idempotency_key', idempotency_key
 ));
