@@ -18,10 +18,10 @@ LIMITS: dict[str, str] = {
     "single_wall_vs_raw": SINGLE,
     "single_vs_client_txn": SINGLE,
     "batch100_vs_raw_off": (
-        "a refund costs the backend about 30 µs to claim and as much to confirm, in a flat profile (perf): no function of "
+        "a refund costs the backend about 30 µs to claim and as much to confirm, in a flat profile: no function of "
         "Postgres has more than 4 %; what is left is two updates and two entries of the journal with their indexes. "
-        "Locking first and updating by place is in it: no deadlocks, no plan that joins all with all. With fsync, which "
-        "is how it runs, the target is met several times over."
+        "Locking first and updating by place is in it: no deadlocks, no plan that joins all with all. With fsync, as "
+        "it runs, the target is met several times over."
     ),
     "import_rate": (
         "a row costs the server about 16 µs through `add_refunds` and 9 µs by the bare INSERTs; reading and "
