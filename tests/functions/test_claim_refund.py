@@ -162,7 +162,7 @@ def test_attempts_count_claims_and_takeovers_but_not_repetitions(
 
 
 def test_a_takeover_takes_the_refund_that_is_named_and_no_other(ledger: Ledger, token: int, admin: Connection) -> None:
-    added(ledger, "r_1")
+    ledger.add_refund(MERCHANT, "r_1", 7025, "EUR", "pay_1", "acme", "key_1")
     added(ledger, "r_2", amount_minor=58)
     added(ledger, "r_1", merchant_id="m_0", amount_minor=58)
     for refund_id in ("r_1", "r_2"):
@@ -174,6 +174,9 @@ def test_a_takeover_takes_the_refund_that_is_named_and_no_other(ledger: Ledger, 
     claim = ledger.claim_refund(MERCHANT, "r_1", activated(ledger, BOB))
     assert (claim.outcome, claim.merchant_id, claim.refund_id, claim.amount_minor) == (
         "taken_over", MERCHANT, "r_1", 7025,
+    )  # fmt: skip
+    assert (claim.currency, claim.payment_ref, claim.gateway, claim.idempotency_key) == (
+        "EUR", "pay_1", "acme", "key_1",
     )  # fmt: skip
     assert admin.execute(others).fetchall() == before
 

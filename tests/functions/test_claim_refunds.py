@@ -50,6 +50,14 @@ def test_the_next_refunds_are_claimed_in_the_order_of_their_ids(ledger: Ledger, 
     assert refund(admin, "r_2", "state") == "pending"
 
 
+def test_each_claim_has_all_that_the_gateway_needs(ledger: Ledger, token: int) -> None:
+    ledger.add_refund(MERCHANT, "r_1", 7025, "EUR", "pay_1", "acme", "key_1")
+    [claim] = ledger.claim_refunds(MERCHANT, token, 10)
+    assert (claim.amount_minor, claim.currency, claim.payment_ref, claim.gateway, claim.idempotency_key) == (
+        7025, "EUR", "pay_1", "acme", "key_1",
+    )  # fmt: skip
+
+
 def test_a_cursor_leads_through_them_all_once(ledger: Ledger, token: int) -> None:
     added(ledger, *(f"r_{n:02}" for n in range(7)))
     seen: list[str] = []
