@@ -138,9 +138,12 @@ def log_disk_full(world: World) -> None:
     ballast.unlink()
 
     def is_back() -> bool:
-        world.servers.start_postgres()
-        world.until_postgres_answers()
-        return True
+        world.servers.start_postgres()  # again and again: it may be dying yet, and look as if it ran
+        world.hang_up()
+        try:
+            return world.rows("select 1") == [(1,)]
+        except psycopg.Error:
+            return False
 
     until(is_back, within=30)
     world.note("there is room again")
