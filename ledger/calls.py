@@ -476,7 +476,7 @@ def cancel_refund(
 ) -> Call[Move]:
     """Cancel a refund that was certainly never sent; by a person.
 
-    Raises BadArgument, NoSuchRefund, RefundFinished or IllegalTransition.
+    Raises BadArgument, RecoveryNeeded, NoSuchRefund, RefundFinished or IllegalTransition.
     """
     return _rows(
         "cancel_refund",
@@ -519,7 +519,7 @@ def resolve_refund(
 ) -> Call[Move]:
     """Record what became of a refund in review or accepted: `sent`, `failed` or `returned`; by a person or a webhook.
 
-    Raises BadArgument, NoSuchRefund, GatewayRefConflict, RefundFinished or IllegalTransition.
+    Raises BadArgument, RecoveryNeeded, NoSuchRefund, GatewayRefConflict, RefundFinished or IllegalTransition.
     """
     return _rows(
         "resolve_refund",

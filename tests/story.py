@@ -152,6 +152,7 @@ def moved_by_a_person(admin: Connection, refund_id: str, to_state: str) -> None:
         set state = e.to_state,
             journal_number = e.number,
             changed_at = now(),
+            first_claimed_at = case when e.to_state <> 'pending' then r.first_claimed_at else now() end,
             settled_at = case
                 when e.to_state in ('sent', 'failed', 'cancelled', 'returned') then coalesce(r.settled_at, now())
             end

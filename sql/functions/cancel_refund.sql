@@ -8,6 +8,7 @@
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument         an id, the actor or the reason is missing, or the evidence isn't an object
+--   LG106 RecoveryNeeded      the server was promoted or restored
 --   LG201 NoSuchRefund        there is no such refund
 --   LG202 RefundFinished      it reached another final state
 --   LG204 IllegalTransition   it isn't pending or in review, or it may have been sent
@@ -41,4 +42,4 @@ end;
 $$;
 
 comment on function ledger.cancel_refund(text, text, text, text, jsonb) is
-    'Cancel a refund that was certainly never sent; by a person. Refuses: LG304, LG201, LG202, LG204.';
+    'Cancel a refund that was certainly never sent; by a person. Refuses: LG304, LG106, LG201, LG202, LG204.';

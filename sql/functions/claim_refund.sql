@@ -5,8 +5,8 @@
 --            taken_over  an earlier claimer may have sent it: ask the gateway first
 --            review      not taken: attempts_used_up or key_window_over; a person must look
 --
--- Every outcome but claimed marks the refund: an earlier request may still arrive at the gateway. A holder that
--- repeats its own claim changes nothing more than that mark.
+-- A claim of one that was out before marks it, also where it leads to review: an earlier request may still arrive at
+-- the gateway. A holder that repeats its own claim changes nothing more than that mark.
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument         an id is null

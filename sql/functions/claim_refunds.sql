@@ -86,7 +86,7 @@ begin
             case when c.decision in ('attempts_used_up', 'key_window_over') then 'review' else 'sending' end
                 as to_state,
             c.attempts + case when c.decision in ('claimed', 'taken_over') then 1 else 0 end as attempt,
-            c.maybe_sent or c.decision in ('reclaimed', 'taken_over') as marked,
+            c.maybe_sent or c.state <> 'pending' as marked,
             case when c.decision = 'claimed' then now_at else c.first_claimed_at end as first_at
         from (
             select

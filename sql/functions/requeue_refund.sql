@@ -8,6 +8,7 @@
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument         an id, the actor, the reason or that evidence is missing
+--   LG106 RecoveryNeeded      the server was promoted or restored
 --   LG201 NoSuchRefund        there is no such refund
 --   LG202 RefundFinished      it reached a final state
 --   LG204 IllegalTransition   it isn't in review
@@ -57,4 +58,4 @@ end;
 $$;
 
 comment on function ledger.requeue_refund(text, text, text, text, jsonb) is
-    'Put a refund in review back to work; the gateway has nothing. Refuses: LG304, LG201, LG202, LG204.';
+    'Put a refund in review back to work; the gateway has nothing. Refuses: LG304, LG106, LG201, LG202, LG204.';

@@ -9,6 +9,7 @@
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument          an id, the state, the reference of a sent one, actor, reason or evidence is missing
+--   LG106 RecoveryNeeded       the server was promoted or restored
 --   LG201 NoSuchRefund         there is no such refund
 --   LG303 GatewayRefConflict   it is recorded with another reference
 --   LG202 RefundFinished       it reached another final state
@@ -52,4 +53,4 @@ end;
 $$;
 
 comment on function ledger.resolve_refund(text, text, text, text, text, text, jsonb) is
-    'Record what became of a refund, by a person or a webhook. Refuses: LG304, LG201, LG303, LG202, LG204.';
+    'Record what became of a refund, by a person or a webhook. Refuses: LG304, LG106, LG201, LG303, LG202, LG204.';

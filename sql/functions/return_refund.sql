@@ -6,6 +6,7 @@
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument          an id, actor, reason or evidence is missing
+--   LG106 RecoveryNeeded       the server was promoted or restored
 --   LG201 NoSuchRefund         there is no such refund
 --   LG303 GatewayRefConflict   it is recorded with another reference
 --   LG202 RefundFinished       it failed or was cancelled
@@ -41,4 +42,4 @@ end;
 $$;
 
 comment on function ledger.return_refund(text, text, text, text, text, jsonb) is
-    'Record that a sent refund came back. Refuses: LG304, LG201, LG303, LG202, LG204.';
+    'Record that a sent refund came back. Refuses: LG304, LG106, LG201, LG303, LG202, LG204.';

@@ -7,6 +7,7 @@
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument         an id, the actor or the reason is missing, or the evidence isn't an object
+--   LG106 RecoveryNeeded      the server was promoted or restored
 --   LG201 NoSuchRefund        there is no such refund
 --   LG202 RefundFinished      it reached a final state
 --   LG204 IllegalTransition   it is sending
@@ -37,4 +38,4 @@ end;
 $$;
 
 comment on function ledger.review_refund(text, text, text, text, jsonb) is
-    'Take a refund out of the work until a person has looked. Refuses: LG304, LG201, LG202, LG204.';
+    'Take a refund out of the work until a person has looked. Refuses: LG304, LG106, LG201, LG202, LG204.';

@@ -67,7 +67,7 @@ begin
 
     to_state := case when decision in ('attempts_used_up', 'key_window_over') then 'review' else 'sending' end;
     attempt := refund.attempts + case when decision in ('claimed', 'taken_over') then 1 else 0 end;
-    marked := refund.maybe_sent or decision in ('reclaimed', 'taken_over');
+    marked := refund.maybe_sent or refund.state <> 'pending';
     first_at := case when decision = 'claimed' then at else refund.first_claimed_at end;
 
     if decision <> 'reclaimed' or not refund.maybe_sent then

@@ -36,11 +36,11 @@ def test_a_refund_that_the_gateway_has_stays_open_under_its_reference(
 ) -> None:
     move = ledger.accept_refund(MERCHANT, "r_1", token, "re_1", {"status": "pending"})
     assert move == Move(
-        MERCHANT, "r_1", "accepted", None, "accepted", "sending", token, 7025, "EUR", "m_1/r_1", "re_1", 1, False,
+        MERCHANT, "r_1", "accepted", None, "accepted", "sending", token, 7025, "EUR", "m_1/r_1", "re_1", 1, True,
         refund(admin, "r_1", "changed_at"),
     )  # fmt: skip
     assert refund(admin, "r_1", "state", "fence", "gateway_ref", "settled_at") == ("accepted", token, "re_1", None)
-    assert last_entry(admin) == ("sending", "accepted", token, 1, False, None, None, None)
+    assert last_entry(admin) == ("sending", "accepted", token, 1, True, None, None, None)
     assert admin.execute("select account, balance_minor from ledger.balance order by 1").fetchall() == [
         ("merchant_available", -7025),
         ("refund_reserved", 7025),

@@ -133,7 +133,7 @@ def test_attempts_used_up_lead_to_review_and_not_to_an_error(
         "review", "attempts_used_up", 1, "unknown",
     )  # fmt: skip
     assert refund(admin, "r_1", "state", "fence", "attempts", "settled_at") == ("review", newer, 1, None)
-    assert journal(admin, "r_1")[-1] == ("unknown", "review", newer, 1, False, None, None, None)
+    assert journal(admin, "r_1")[-1] == ("unknown", "review", newer, 1, True, None, None, None)
     assert admin.execute("select reason from ledger.journal where to_state = 'review'").fetchall() == [
         ("attempts_used_up",)
     ]

@@ -159,7 +159,7 @@ def test_rows_that_go_to_review_come_back_too(ledger: Ledger, operators: Ledger,
         ("claimed", None, 1),
     ]
     assert refund(admin, "r_1", "state", "fence") == ("review", newer)
-    assert journal(admin, "r_2")[-1] == ("sending", "review", newer, 1, False, None, None, None)
+    assert journal(admin, "r_2")[-1] == ("sending", "review", newer, 1, True, None, None, None)
 
 
 def test_ones_own_past_the_key_window_go_to_review_when_taken_again(

@@ -118,7 +118,7 @@ def test_evidence_that_names_another_amount_or_currency_leads_to_review(
         "review", "review", "the gateway names another amount or currency",
     )  # fmt: skip
     assert refund(admin, "r_1", "state", "gateway_ref", "settled_at", "fence") == ("review", "re_1", None, token)
-    assert last_entry(admin) == ("sending", "review", token, 1, False, None, None, None)
+    assert last_entry(admin) == ("sending", "review", token, 1, True, None, None, None)
     assert admin.execute("select reason, evidence from ledger.journal where to_state = 'review'").fetchall() == [
         ("the gateway names another amount or currency", evidence)
     ]

@@ -82,7 +82,7 @@ def test_an_accepted_refund_is_confirmed_by_whoever_holds_the_active_token(
         ("r_1", "confirmed", None, "sent")
     ]
     assert journal(admin, "r_1")[-1] == (
-        "accepted", "sent", newer, 1, False, "refund_reserved", "gateway_clearing", 7025,
+        "accepted", "sent", newer, 1, True, "refund_reserved", "gateway_clearing", 7025,
     )  # fmt: skip
 
 

@@ -36,11 +36,11 @@ def test_a_lost_reply_leaves_the_refund_open_and_its_money_reserved(
 ) -> None:
     move = ledger.mark_unknown(MERCHANT, "r_1", token, "timeout", {"after": "30 s"})
     assert move == Move(
-        MERCHANT, "r_1", "unknown", "timeout", "unknown", "sending", token, 7025, "EUR", "m_1/r_1", None, 1, False,
+        MERCHANT, "r_1", "unknown", "timeout", "unknown", "sending", token, 7025, "EUR", "m_1/r_1", None, 1, True,
         refund(admin, "r_1", "changed_at"),
     )  # fmt: skip
     assert refund(admin, "r_1", "state", "fence", "settled_at") == ("unknown", token, None)
-    assert last_entry(admin) == ("sending", "unknown", token, 1, False, None, None, None)
+    assert last_entry(admin) == ("sending", "unknown", token, 1, True, None, None, None)
     assert admin.execute("select account, balance_minor from ledger.balance order by 1").fetchall() == [
         ("merchant_available", -7025),
         ("refund_reserved", 7025),
