@@ -123,7 +123,9 @@ def tables_on(world: World, disk: Path) -> Iterator[None]:
 @scenario("log-disk-full", "The disk of Postgres' log is full, and the server dies of it", needs=no_mount)
 def log_disk_full(world: World) -> None:
     world.refunds()
-    disk = world.enter(small_disk(128, world.servers.postgres.account))
+    log = world.servers.postgres.data / "pg_wal"
+    size = sum(file.stat().st_size for file in log.iterdir()) // MEGABYTE
+    disk = world.enter(small_disk(size + 64, world.servers.postgres.account))  # four files more
     world.enter(log_on(world, disk))
     worker = world.worker("A", hold=world.point())
     worker.until_held()
@@ -136,16 +138,9 @@ def log_disk_full(world: World) -> None:
     if world.rng.random() < 0.5:
         worker.join()
     ballast.unlink()
-
-    def is_back() -> bool:
-        world.servers.start_postgres()  # again and again: it may be dying yet, and look as if it ran
-        world.hang_up()
-        try:
-            return world.rows("select 1") == [(1,)]
-        except psycopg.Error:
-            return False
-
-    until(is_back, within=30)
+    world.servers.crash_postgres()  # what is dying, or tries again to come up without room
+    world.servers.start_postgres()
+    world.until_postgres_answers()
     world.note("there is room again")
 
 
