@@ -27,7 +27,7 @@ import psycopg
 from ledger import calls
 from ledger.calls import Call
 from ledger.client import AsyncLedger, Ledger
-from ledger.errors import Busy, LeaseLost, LedgerError, Refused
+from ledger.errors import Busy, FenceRefusal, LeaseLost, LedgerError, Refused
 from ledger.gateway import AsyncGateway, Found, Gateway, Unknown
 from ledger.lease import AdvisoryLease, AsyncAdvisoryLease, AsyncLease, Lease
 from ledger.lease.database import AsyncDatabase, AsyncDb, Database, Db, blocking_ledger, in_thread
@@ -486,8 +486,10 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, psycopg.OperationalError | Busy) or getattr(error, "sqlstate", None) == "25P04"
 
 
-def _why_not_to_begin(stop: Stop | None, asked_at: float | None) -> str | None:
+def _why_not_to_begin(stop: Stop | None, asked_at: float | None, is_refused: bool) -> str | None:
     """What speaks against taking another refund to the gateway while Postgres is asked, since `asked_at`."""
+    if is_refused:
+        return "the ledger refuses this holder"
     if stop is not None and stop.is_set():
         return "the settlement was stopped before it was sent"
     if asked_at is not None and time.monotonic() - asked_at >= HUNG:
@@ -542,6 +544,7 @@ class _Threads:
         self._stop = stop
         self._connection: psycopg.Connection[Any] | None = None
         self._asked_at: float | None = None
+        self._is_refused = False
         self._cutting = threading.Lock()
         self._closed = threading.Event()
         self._cutter: threading.Thread | None = None
@@ -587,6 +590,9 @@ class _Threads:
         self._asked_at = time.monotonic()
         try:
             return Ledger(self._connection, refusals=self._database).send(call)
+        except FenceRefusal:
+            self._is_refused = True  # before the queue is withdrawn, no thread takes another one from it
+            raise
         finally:
             with self._cutting:
                 self._asked_at = None
@@ -657,7 +663,7 @@ class _Threads:
 
     def _serve(self) -> None:
         while (claim := self._work.get()) is not None:
-            if (why := _why_not_to_begin(self._stop, self._asked_at)) is not None:
+            if (why := _why_not_to_begin(self._stop, self._asked_at, self._is_refused)) is not None:
                 self._answers.put((claim, NotTried(why)))
                 continue
             self.begun_at[claim.refund_id] = time.monotonic()
@@ -701,6 +707,7 @@ class _Tasks:
         self._stop = stop
         self._connection: Any = None
         self._asked_at: float | None = None
+        self._is_refused = False
         self._work: deque[Claim] = deque()
         self._answers: asyncio.Queue[tuple[Claim, Result]] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -744,6 +751,9 @@ class _Tasks:
             if isinstance(self._connection, psycopg.Connection):
                 return await in_thread(partial(blocking_ledger(self._connection).send, call), finish=True)
             return await AsyncLedger(self._connection, refusals=self._database).send(call)
+        except FenceRefusal:
+            self._is_refused = True
+            raise
         finally:
             timer.cancel()
             self._asked_at = None
@@ -788,7 +798,7 @@ class _Tasks:
     async def _serve(self) -> None:
         while self._work:
             claim = self._work.popleft()
-            if (why := _why_not_to_begin(self._stop, self._asked_at)) is not None:
+            if (why := _why_not_to_begin(self._stop, self._asked_at, self._is_refused)) is not None:
                 self._answers.put_nowait((claim, NotTried(why)))
                 continue
             self.begun_at[claim.refund_id] = time.monotonic()
