@@ -25,9 +25,11 @@ Connect = Callable[..., "psycopg.Connection[Any]"]
 
 
 def pytest_configure() -> None:
-    """Hear Ctrl-C, and let children hear it, also where the shell started the tests in the background."""
+    """Hear Ctrl-C and a hang-up, and let children hear them, also where a shell runs the tests in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -54,7 +54,7 @@ def planted() -> Mapping[str, Fault]:
         "a takeover that doesn't mark": Fault(
             broken(
                 "guards/claim_or_refuse",
-                "marked := refund.maybe_sent or decision in ('reclaimed', 'taken_over')",
+                "marked := refund.maybe_sent or refund.state <> 'pending'",
                 "marked := false",
             ),
             ("claim_refund",),

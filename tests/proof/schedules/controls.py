@@ -98,13 +98,13 @@ CONTROLS = (
     Control(
         "a takeover leaves no mark",
         "told",
-        [("claim_or_refuse", "refund.maybe_sent or decision in ('reclaimed', 'taken_over')", "refund.maybe_sent")],
+        [("claim_or_refuse", "refund.maybe_sent or refund.state <> 'pending'", "refund.maybe_sent")],
         bounded(expiry=1, stop=1),
     ),
     Control(
         "a takeover by a set leaves no mark",
         "told",
-        [("claim_refunds", "c.maybe_sent or c.decision in ('reclaimed', 'taken_over')", "c.maybe_sent")],
+        [("claim_refunds", "c.maybe_sent or c.state <> 'pending'", "c.maybe_sent")],
         bounded(*SETS, expiry=1, stop=1),
     ),
     Control(
