@@ -149,7 +149,7 @@ def report(options: argparse.Namespace, mutants: list[generate.Mutant], found: l
     if options.json:
         checked = {"mutants": len(mutants), "runs": runs}
         if still_open:
-            checked["open mutants"] = len(still_open)
+            checked["mutants left open, not tried"] = len(still_open)
         told = {
             "part": "mutants",
             "checked": checked,
