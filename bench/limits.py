@@ -5,13 +5,14 @@ from __future__ import annotations
 LIMITS: dict[str, str] = {
     "single_cpu_vs_raw": (
         "a function that does nothing but update one row by its key costs 1.7 times the plain UPDATE (setting its "
-        "expressions up again in every transaction, and the call itself), so 0.58 would be the bound of any function; "
-        "the gate costs another 1.1 plain UPDATEs, the journal's entry 1.3. Found by leaving out pieces, in turns on one "
-        "backend, by its CPU. In those: the CHECKs of refund and journal 0.7 (Postgres parses a table's CHECKs again for "
-        "each statement), the guard triggers 0.25, what the server and the pauses say 0.3, the forced limits 0.25. Tried: "
-        "locking and updating in one statement (saves 0.13), gate, update and entry in one statement (nothing), the gate's "
-        "facts all on the fence row (0.25), triggers without a pinned search_path or with WHEN (nothing). The CHECKs "
-        "stay: a constraint that states a truth is worth 3 µs. Batches pay for all of it once a hundred refunds."
+        "expressions up again in every transaction, and the call itself), so 0.58 would be the bound of any "
+        "function; the gate costs another 1.1 plain UPDATEs, the journal's entry 1.3. Found by leaving out pieces,"
+        " in turns on one backend, by its CPU. In those: the CHECKs of refund and journal 0.7 (Postgres parses a "
+        "table's CHECKs again for each statement), the guard triggers 0.25, what the server and the pauses say "
+        "0.3, the forced limits 0.25. Tried: locking and updating in one statement (saves 0.13), gate, update and "
+        "entry in one statement (nothing), the gate's facts all on the fence row (0.25), triggers without a pinned"
+        " search_path or with WHEN (nothing). The CHECKs stay: a constraint that states a truth is worth 3 µs. "
+        "Batches pay for all of it once a hundred refunds."
     ),
     "single_wall_vs_raw": "the same as `single_cpu_vs_raw`.",
     "single_vs_client_txn": (
@@ -45,9 +46,9 @@ LIMITS: dict[str, str] = {
     ),
     "vs_pgqueuer_asyncpg": (
         "pgqueuer with asyncpg collects what is done for up to 100 ms and then writes one status for each, in one "
-        "statement; ours is two updates and two entries of the journal, committed before the calls return. Tried: claims "
-        "on one connection and confirms on another (kept; on one it is 1.9), sets of a thousand (kept). Not profiled "
-        "further."
+        "statement; ours is two updates and two entries of the journal, committed before the calls return. Tried: "
+        "claims on one connection and confirms on another (kept; on one it is 1.9), sets of a thousand (kept). Not"
+        " profiled further."
     ),
     "workers8_vs_1": (
         "a worker and its backend take turns and keep one core busy, so two cores bound this by 2; and whatever "
