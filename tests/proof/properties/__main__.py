@@ -26,7 +26,7 @@ SETTINGS = {"plpgsql.extra_errors": "all"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when nothing broke a rule and every planted fault was noticed."""
     parser = argparse.ArgumentParser(prog="python -m tests.proof.properties", description=__doc__)
-    parser.add_argument("--examples", type=int, default=120, help=f"how many stories of {STEPS} steps (120)")
+    parser.add_argument("--examples", type=int, default=300, help=f"how many stories of {STEPS} steps (300)")
     parser.add_argument("--random", action="store_true", help="other stories than last time")
     parser.add_argument("--fault", action="append", choices=faults.planted(), help="only this planted fault")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was checked")
@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.fault:
         never = sorted(PUBLIC - {key.removeprefix("call ") for key in seen if key.startswith("call ")})
         failed += [f"never called: {', '.join(never)}"] if never else []
+        print(*(f"NEVER CALLED: {name}" for name in never), sep="\n", end="\n" if never else "")
         print(", ".join(f"{count:,} {label}" for label, count in checked.items()))
     if given.json:
         report = {

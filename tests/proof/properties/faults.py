@@ -73,9 +73,13 @@ def planted() -> Mapping[str, Fault]:
             ).replace("delete from ledger.draw as d where", "delete from ledger.draw as d where false and"),
             ("draw_token", "activate_token"),
         ),
-        "a requeue that forgets": Fault(
-            broken("functions/requeue_refund", "refund.maybe_sent or refund.first_claimed_at is not null", "false"),
-            ("claim_refund", "mark_unknown", "review_refund", "requeue_refund"),
+        "a refund in doubt that isn't marked": Fault(
+            broken(
+                "guards/move_refund",
+                "(token is not null and to_state in ('unknown', 'accepted', 'review'))",
+                "false",
+            ),
+            ("claim_refund", "mark_unknown"),
         ),
         "a cancellation of what may have been sent": Fault(
             broken(

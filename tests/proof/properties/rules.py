@@ -92,7 +92,9 @@ def _is_legal(world: World, entry: Entry, after: State) -> None:
         active = after.fences.get(f"settle:{entry['merchant_id']}", (0, 0))[0]
         assert legal["on_claim"] or legal["own_token"] or legal["active_token"], f"{move} under a token: {entry}"
         assert entry["token"] == active, f"written under {entry['token']} while {active} is active: {entry}"
-    if move in {("sending", "pending"), ("pending", "cancelled")}:
+    if move[0] == "sending" and move[1] in {"unknown", "accepted", "review"}:
+        assert entry["maybe_sent"], f"{move} of one that is out, and isn't marked: {entry}"
+    if move in {("sending", "pending"), ("pending", "cancelled"), ("review", "cancelled")}:
         assert not entry["maybe_sent"], f"{move} of one that may have been sent: {entry}"
 
 
