@@ -202,6 +202,17 @@ def test_a_confirm_may_not_share_the_claims_transaction(
     assert refusal.detail["reason"] == "claim_not_committed"
 
 
+def test_claiming_them_again_does_not_make_the_claims_durable(
+    ledger: Ledger, connection: Connection, token: int, admin: Connection
+) -> None:
+    added(ledger, "r_1")
+    with refused("LG203", admin) as refusal, connection.transaction():
+        ledger.claim_refunds(MERCHANT, token, 10)
+        assert ledger.claim_refunds(MERCHANT, token, 10, reclaim=True)[0].outcome == "reclaimed"
+        ledger.confirm_refund(MERCHANT, "r_1", token, "re_1")
+    assert refusal.detail["reason"] == "claim_not_committed"
+
+
 def test_a_persons_reason_is_kept_with_the_claim(
     ledger: Ledger, connection: Connection, token: int, admin: Connection
 ) -> None:
