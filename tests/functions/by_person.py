@@ -15,6 +15,7 @@ from tests.story import (
     activated,
     in_state,
     journal,
+    on_a_new_timeline,
     raised,
     refund,
     refused,
@@ -65,6 +66,19 @@ class MovedByPerson:
                 assert refusal.tells(function=self.function, merchant_id=MERCHANT, refund_id=state, state=state)
                 assert refusal.message.endswith("nothing was changed")
                 assert refusal.hint
+
+    def test_on_a_new_timeline_nothing_is_moved(self, ledger: Ledger, operators: Ledger, admin: Connection) -> None:
+        self.usual(ledger, admin)
+        on_a_new_timeline(admin)
+        with refused("LG106", admin) as refusal:
+            self.call(operators)
+        assert refusal.tells(function=self.function, merchant_id=MERCHANT, known_timeline="FFFFFFFF")
+        assert refusal.message.endswith("nothing was changed")
+        assert "recover_failover" in refusal.hint
+        with refused("LG106", admin):
+            self.call(operators, "never_added")
+        with refused("LG304", admin):
+            self.call(operators, actor="")
 
     def test_the_move_and_its_money_are_in_the_journal(
         self, ledger: Ledger, operators: Ledger, admin: Connection
