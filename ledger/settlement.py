@@ -232,7 +232,7 @@ class Settlement:
         """A claimed refund to take to the gateway as soon as fewer than `in_flight` are there, or None.
 
         As many again are handed over ahead, so that the gateway isn't idle while Postgres is asked; no more, for
-        they are sent even if that call is refused. With a batch of one, none is.
+        they may be sent before it is heard that that call was refused. With a batch of one, none is.
         """
         most = self.in_flight if self.batch == 1 else 2 * self.in_flight
         if self.stopping or not self._waiting or len(self.running) >= most:
