@@ -503,17 +503,8 @@ def _schema_text(name: str) -> str:
 
 def guard_triggers() -> list[tuple[str, str]]:
     """The triggers that functions_end.sql makes, each with its table."""
-    made = re.findall(
-        r"foreach name in array (?:array\b)?(.*?)\n\s*loop.*?name \|\| '(_is_\w+)'",
-        _schema_text("functions_end.sql"),
-        re.DOTALL,
-    )
-    return [
-        (table, table + end)
-        for tables, end in made
-        for table in re.findall(r"[a-z_]+(?!\w|\[)", tables)
-        if table != "text"
-    ]
+    made = re.findall(r"\('(_is_\w+)',.*?array\[(.*?)\]", _schema_text("functions_end.sql"), re.DOTALL)
+    return [(table, table + end) for end, tables in made for table in re.findall(r"\w+", tables)]
 
 
 def of_triggers() -> Iterator[Mutant]:
