@@ -263,7 +263,7 @@ def test_a_lease_is_kept_alive_while_its_activation_waits(
         def write_slowly() -> None:
             with writer.transaction():
                 Ledger(writer).claim_refund("m_1", "r_1", first.token)
-                writer.execute("select pg_sleep(1.2)")
+                writer.execute("select pg_sleep(0.6)")
 
         writing = threading.Thread(target=write_slowly)
         writing.start()
