@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-IMPORT_FROM = str(Path(__file__).resolve().parents[2])
+from ledger.dev.waiting import is_stopped
+from ledger.sandbox.process import environment
+
 PATIENCE = 60.0
 
 
@@ -27,14 +27,13 @@ class Worker:
     """A worker process on stage: what it said, and whether it is frozen."""
 
     def __init__(self, module: str, arguments: list[str], heard: Callable[[dict[str, Any]], None]) -> None:
-        path = os.pathsep.join(filter(None, (IMPORT_FROM, os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment(),
         )
         self._heard = heard
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -47,7 +46,7 @@ class Worker:
 
     def wait_until_frozen(self) -> None:
         """Return once the process is stopped by SIGSTOP."""
-        self._wait_for(lambda: _state(self.pid) == "T", "to freeze")
+        self._wait_for(lambda: is_stopped(self.pid), "to freeze")
 
     def finish(self) -> None:
         """Wait for its end. Raises RuntimeError, with what it said, if it failed."""
@@ -97,8 +96,3 @@ def worker(module: str, arguments: list[str], heard: Callable[[dict[str, Any]], 
         yield made
     finally:
         made.close()
-
-
-def _state(pid: int) -> str:
-    shown = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return shown.stdout.strip()[:1]

@@ -29,6 +29,12 @@ def command_of(pid: int) -> str:
     return listed.stdout.decode(errors="replace")
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, as SIGSTOP leaves it."""
+    listed = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return listed.stdout.strip()[:1] == "T"
+
+
 def pid_in(file: Path) -> int | None:
     """The process number on the first line of a pid file, if there is one."""
     try:

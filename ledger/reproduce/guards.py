@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import psycopg
@@ -14,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ledger.client import Ledger
+from ledger.demo.naive import Row
 from ledger.demo.story import say
 from ledger.errors import LeaseLost, LeaseUnreachable, RefundFinished, StaleToken
 from ledger.gateway import Nothing, Sent
@@ -33,18 +33,6 @@ class Stopped(Exception):
     def __init__(self, why: str, code: str = "") -> None:
         super().__init__(why)
         self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A refund as the gateway sees it."""
-
-    merchant_id: str
-    refund_id: str
-    amount_minor: int
-    currency: str
-    payment_ref: None
-    idempotency_key: str
 
 
 class Guard(Protocol):

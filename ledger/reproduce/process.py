@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+from ledger.dev.waiting import is_stopped
 from ledger.reproduce.orders import Orders
+from ledger.sandbox.process import environment
 
-IMPORT_FROM = str(Path(__file__).resolve().parents[2])
 PATIENCE = 90.0
 
 
@@ -48,7 +47,6 @@ class Worker:
     """A worker process. It begins with `go`; every line it says goes to `heard`."""
 
     def __init__(self, orders: Orders, clock: Clock, heard: Callable[[str, str], None]) -> None:
-        path = os.pathsep.join(filter(None, (IMPORT_FROM, os.environ.get("PYTHONPATH"))))
         self.name = orders.name
         self.said: list[dict[str, Any]] = []
         self._clock = clock
@@ -60,7 +58,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment(),
             start_new_session=True,
         )
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -96,7 +94,7 @@ class Worker:
     @property
     def frozen(self) -> bool:
         """Whether the process is stopped."""
-        return self.heard_of("freezes") and _state(self._process.pid) == "T"
+        return self.heard_of("freezes") and is_stopped(self._process.pid)
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a point of the story. Raises Disturbed when the worker ended before it."""
@@ -150,8 +148,3 @@ class Worker:
             self.said.append(said)
             if "text" in said:
                 self._heard(self.name, said["text"])
-
-
-def _state(pid: int) -> str:
-    shown = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return shown.stdout.strip()[:1]

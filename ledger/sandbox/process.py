@@ -17,8 +17,12 @@ from .engine import Behaviour, Fault
 from .log import SandboxError
 
 READY = re.compile(r"sandbox gateway listening on (http://\S+?:(\d+)), log ")
-# The child finds the same `ledger` as this process, installed or not.
 IMPORT_FROM = str(Path(__file__).resolve().parents[2])
+
+
+def environment() -> dict[str, str]:
+    """The environment of a child, which finds the same `ledger` as this process, installed or not."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (IMPORT_FROM, os.environ.get("PYTHONPATH"))))}
 
 
 class SandboxProcess:
@@ -56,12 +60,11 @@ class SandboxProcess:
         """Start it and return once it listens. After `stop` or `kill`: again, same port, same log."""
         if self._child is not None:
             raise SandboxError(f"the sandbox gateway runs already, process {self._child.pid}")
-        path = os.pathsep.join(filter(None, (IMPORT_FROM, os.environ.get("PYTHONPATH"))))
         self._child = subprocess.Popen(
             [sys.executable, "-m", "ledger.sandbox", *self._arguments()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment(),
             start_new_session=True,
         )
         try:

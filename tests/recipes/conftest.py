@@ -20,6 +20,7 @@ import redis
 
 from ledger import dev
 from ledger.client import Ledger
+from ledger.dev.waiting import is_stopped
 from ledger.sandbox import Behaviour, SandboxControl, SandboxProcess
 from tests.faults import FaultProxy
 from tests.recipes.page import write_files
@@ -137,7 +138,7 @@ class Recipe:
         """The pid of a child of the program that froze so."""
         self.start(*self._freezing(function, file), *arguments)
         note = self.folder / "frozen"
-        until(lambda: note.exists() and note.read_text() and is_stopped(note.read_text()), within=PATIENCE)
+        until(lambda: note.exists() and note.read_text() and is_stopped(int(note.read_text())), within=PATIENCE)
         return int(note.read_text())
 
     @staticmethod
@@ -160,11 +161,6 @@ class Recipe:
 
     def sql(self, file: str) -> str:
         return (self.folder / file).read_text()
-
-
-def is_stopped(pid: str) -> bool:
-    state = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False).stdout
-    return state.strip().startswith("T")
 
 
 @pytest.fixture
