@@ -15,6 +15,7 @@ import psycopg
 from ledger import schema
 from tests.proof.mutants.generate import Mutated, guard_triggers
 from tests.proof.mutants.tokens import Function
+from tests.proof.sql_files import file_of
 
 FIXED = ("currency", "transition", "schema_version")
 KEPT = ("kind", "server")
@@ -128,4 +129,4 @@ class Database:
 
 def _text(name: str) -> str:
     """A function as it is in the file."""
-    return Function.read(next(path for path in schema.function_files() if path.stem == name)).text
+    return Function.read(file_of(name)).text

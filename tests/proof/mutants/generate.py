@@ -14,6 +14,7 @@ from functools import cache
 
 from ledger import schema
 from tests.proof.mutants.tokens import ENDS_A_CLAUSE, Function
+from tests.proof.sql_files import file_of
 
 STATES = ("pending", "sending", "sent", "failed", "unknown", "accepted", "review", "cancelled", "returned")
 WORDS = (
@@ -140,7 +141,7 @@ def callers(name: str) -> frozenset[str]:
 
 def of_function(name: str) -> list[Mutant]:
     """The mutants of one function."""
-    function = Function.read(next(path for path in schema.function_files() if path.stem == name))
+    function = Function.read(file_of(name))
     seen: Counter[tuple[str, str]] = Counter()
     made, texts = [], {function.text}
     for rule in RULES:

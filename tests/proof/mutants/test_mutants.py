@@ -10,6 +10,7 @@ from ledger import schema
 from tests.proof.mutants import generate, killers
 from tests.proof.mutants.generate import Mutant
 from tests.proof.mutants.tokens import Function
+from tests.proof.sql_files import file_of
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def test_an_id_stays_the_same_when_a_comment_is_written_above_it(monkeypatch: py
 )
 def test_a_mutant_is_one_change(name: str, was: str, becomes: str, mutants: dict[str, Mutant]) -> None:
     mutant = mutants[name]
-    original = Function.read(next(path for path in schema.function_files() if path.stem == mutant.function)).text
+    original = Function.read(file_of(mutant.function)).text
     assert original.count(was) - mutant.sql.count(was) == 1
     assert becomes in mutant.sql
 

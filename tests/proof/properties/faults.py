@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ledger import schema
+from tests.proof.sql_files import file_of
 
 
 class Fault(NamedTuple):
@@ -15,10 +15,10 @@ class Fault(NamedTuple):
     often: tuple[str, ...]
 
 
-def broken(file: str, good: str, bad: str) -> str:
-    """The function of a file, with the first `good` replaced."""
-    text = (schema.SQL / f"{file}.sql").read_text()
-    assert good in text, f"{file} has no {good!r}: plant this fault elsewhere"
+def broken(function: str, good: str, bad: str) -> str:
+    """The text of a function, with the first `good` replaced."""
+    text = file_of(function).read_text()
+    assert good in text, f"{function} has no {good!r}: plant this fault elsewhere"
     return text.replace(good, bad, 1)
 
 
@@ -26,14 +26,12 @@ def planted() -> Mapping[str, Fault]:
     """What is wrong, and what makes it so."""
     return {
         "a claim under any token": Fault(
-            broken(
-                "functions/claim_refund", "if gate.verdict is not null or gate.is_paused then", "if gate.is_paused then"
-            ),
+            broken("claim_refund", "if gate.verdict is not null or gate.is_paused then", "if gate.is_paused then"),
             ("claim_refund", "draw_token"),
         ),
         "a confirm that isn't journaled": Fault(
             broken(
-                "functions/confirm_refund",
+                "confirm_refund",
                 "    insert into ledger.journal (",
                 "    return null;\n    insert into ledger.journal (",
             ),
@@ -41,33 +39,31 @@ def planted() -> Mapping[str, Fault]:
         ),
         "a confirm of what isn't claimed": Fault(
             broken(
-                "functions/confirm_refunds",
+                "confirm_refunds",
                 "when not ((r.state = 'sending' and r.fence = confirm_refunds.token) or r.state = 'accepted')",
                 "when false",
             ),
             ("confirm_refunds",),
         ),
         "a release of what may have been sent": Fault(
-            broken("functions/release_refund", "if refund.maybe_sent then", "if false then"),
+            broken("release_refund", "if refund.maybe_sent then", "if false then"),
             ("claim_refund", "release_refund"),
         ),
         "a takeover that doesn't mark": Fault(
             broken(
-                "guards/claim_or_refuse",
+                "claim_or_refuse",
                 "marked := refund.maybe_sent or refund.state <> 'pending'",
                 "marked := false",
             ),
             ("claim_refund",),
         ),
         "money into the account it came from": Fault(
-            broken(
-                "guards/move_refund", "transition.debit, transition.credit,", "transition.credit, transition.debit,"
-            ),
+            broken("move_refund", "transition.debit, transition.credit,", "transition.credit, transition.debit,"),
             ("claim_refund", "fail_refund"),
         ),
         "an activation of an older number": Fault(
             broken(
-                "functions/activate_token",
+                "activate_token",
                 "token is null or token <= coalesce(fence.barrier, 0) or not exists (",
                 "not exists (",
             ).replace("delete from ledger.draw as d where", "delete from ledger.draw as d where false and"),
@@ -75,33 +71,31 @@ def planted() -> Mapping[str, Fault]:
         ),
         "a refund in doubt that isn't marked": Fault(
             broken(
-                "guards/move_refund",
+                "move_refund",
                 "(token is not null and to_state in ('unknown', 'accepted', 'review'))",
                 "false",
             ),
             ("claim_refund", "mark_unknown"),
         ),
         "a cancellation of what may have been sent": Fault(
-            broken(
-                "functions/cancel_refund", "if refund.maybe_sent and refund.settled_at is null then", "if false then"
-            ),
+            broken("cancel_refund", "if refund.maybe_sent and refund.settled_at is null then", "if false then"),
             ("claim_refund", "mark_unknown", "review_refund", "requeue_refund", "cancel_refund"),
         ),
         "refusals that aren't counted": Fault(
-            broken("guards/refusal_detail", "nextval('ledger.refusal_seq')", "1"), ("claim_refund",)
+            broken("refusal_detail", "nextval('ledger.refusal_seq')", "1"), ("claim_refund",)
         ),
         "an amount that nobody looks at": Fault(
-            broken("guards/check_refund", "coalesce(amount_minor <= 0, true)", "false"), ("add_refund",)
+            broken("check_refund", "coalesce(amount_minor <= 0, true)", "false"), ("add_refund",)
         ),
         "a protected table that takes every write": Fault(
-            broken("guards/check_statement", "begin\n", "begin\n    return;\n"), ("present_token",)
+            broken("check_statement", "begin\n", "begin\n    return;\n"), ("present_token",)
         ),
         "open refunds that are archived": Fault(
-            broken("functions/archive_refunds", "and r.settled_at is not null", ""), ("archive_refunds",)
+            broken("archive_refunds", "and r.settled_at is not null", ""), ("archive_refunds",)
         ),
         "a refund that is settled and still open": Fault(
             broken(
-                "guards/move_refund",
+                "move_refund",
                 "when move_refund.to_state in ('sent', 'failed', 'cancelled', 'returned')",
                 "when false",
             ),

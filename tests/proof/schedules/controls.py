@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,8 +12,7 @@ import psycopg
 from tests.proof.schedules.explore import Violation, shortest_violation
 from tests.proof.schedules.states import Server
 from tests.proof.schedules.world import Bounds
-
-SQL = Path(__file__).parents[3] / "sql"
+from tests.proof.sql_files import file_of
 
 Edit = tuple[str, str, str]
 """A function, a piece of its text, and what stands there instead."""
@@ -220,9 +218,7 @@ def edited(texts: dict[str, str], edits: Sequence[Edit]) -> dict[str, str]:
 
 def source(name: str) -> str:
     """The text of a function's file."""
-    found = [path for folder in ("functions", "guards") if (path := SQL / folder / f"{name}.sql").exists()]
-    assert found, f"there is no function ledger.{name}"
-    return found[0].read_text()
+    return file_of(name).read_text()
 
 
 def find(conninfo: str, control: Control, *, triggers: bool = True) -> Violation | None:
