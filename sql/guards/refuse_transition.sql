@@ -40,8 +40,6 @@ begin
                 then 'Its holder may be at the gateway now. Fence it out first: claim the refund under a new token.'
             when refund.state = 'accepted' and call ? 'token'
                 then 'The gateway has it. Record its final word with confirm, fail or mark_unknown.'
-            when refund.maybe_sent and call ->> 'function' = 'cancel_refund'
-                then 'It may have been sent. Look what the gateway has; from review, resolve_refund records it.'
             else 'Skip this refund; a person decides.'
         end;
 end;
