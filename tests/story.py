@@ -212,6 +212,20 @@ class without_guards:  # noqa: N801 -- reads as a sentence
             self.admin.execute(f"alter table ledger.{table} {how}".encode())
 
 
+def calls_of(admin: Connection, guard: str, statement: LiteralString, *arguments: object) -> int:
+    """How often a guard is called by one statement, which is committed."""
+    with admin.transaction():
+        admin.execute("set local track_functions = 'all'")
+        admin.execute(statement, arguments)
+        row = admin.execute(
+            "select coalesce(sum(pg_stat_get_xact_function_calls(p.oid)), 0)::integer from pg_proc as p "
+            "where p.pronamespace = 'ledger'::regnamespace and p.proname = %s",
+            [guard],
+        ).fetchone()
+    assert row
+    return int(row[0])
+
+
 def on_a_new_timeline(admin: Connection) -> None:
     """From now on the server isn't the one that handed the tokens out."""
     as_ledger_fn(admin, "update ledger.server set timeline = 'FFFFFFFF'")

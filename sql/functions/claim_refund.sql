@@ -23,6 +23,8 @@ returns ledger.claim
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
 as $$
 declare
     gate ledger.gate_pass;

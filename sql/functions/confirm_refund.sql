@@ -28,6 +28,8 @@ returns ledger.move
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
 as $$
 declare
     gate ledger.gate_pass;
@@ -40,7 +42,9 @@ declare
     was_number integer;
     at timestamptz;
 begin
-    if evidence is not null or merchant_id = '' or ledger.gateway_ref_problem(gateway_ref) is not null then
+    if evidence is not null or coalesce(merchant_id, '') = '' or coalesce(refund_id, '') = ''
+        or ledger.gateway_ref_problem(gateway_ref) is not null
+    then
         return ledger.confirm_or_refuse(merchant_id, refund_id, token, gateway_ref, evidence);
     end if;
     gate := ledger.pass_gate('confirm_refund', 'settle:' || merchant_id, token);

@@ -17,7 +17,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     call jsonb := jsonb_build_object('function', 'draw_token', 'resource', resource);
-    token bigint := 0;
+    token bigint;
     barrier bigint;
 begin
     perform ledger.check_resource(call, resource);

@@ -27,6 +27,8 @@ returns ledger.move
 language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
 as $$
 declare
     call jsonb := jsonb_build_object(

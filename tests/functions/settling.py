@@ -195,6 +195,15 @@ class Settles(FencedRow):
         with refused("LG304", admin):
             self.with_evidence(connection, UNDRAWN, "[]")
 
+    @pytest.mark.parametrize(("merchant_id", "refund_id"), [(None, "r_1"), ("", "r_1"), ("m_1", None), ("m_1", "")])
+    def test_a_missing_id_is_told_before_the_new_timeline(
+        self, merchant_id: Any, refund_id: Any, ledger: Ledger, admin: Connection
+    ) -> None:
+        token = activated(ledger)
+        on_a_new_timeline(admin)
+        with refused("LG304", admin):
+            self.settle(ledger, refund_id, token, merchant_id)
+
     def test_a_new_timeline_is_told_before_a_repetition_is_recognised(self, ledger: Ledger, admin: Connection) -> None:
         token = activated(ledger)
         self.prepare(ledger, token)

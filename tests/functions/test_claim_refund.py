@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, LiteralString, cast
 
 import psycopg
 import pytest
@@ -16,6 +16,7 @@ from tests.story import (
     activated,
     added,
     as_ledger_fn,
+    calls_of,
     in_state,
     journal,
     on_a_new_timeline,
@@ -120,6 +121,17 @@ def test_a_pending_refund_that_may_have_been_sent_counts_as_taken_over(
     claim = ledger.claim_refund(MERCHANT, "r_1", token)
     assert (claim.outcome, claim.previous_state) == ("taken_over", "pending")
     assert refund(admin, "r_1", "maybe_sent") is True
+
+
+@pytest.mark.parametrize("state", ["pending", "released"])
+def test_what_nobody_can_have_sent_is_claimed_the_short_way(
+    state: str, ledger: Ledger, token: int, admin: Connection
+) -> None:
+    in_state(state, "r_1", token, ledger, admin)
+    claim: LiteralString = "select ledger.claim_refund('m_1', 'r_1', %s)"
+    assert calls_of(admin, "claim_or_refuse", claim, token) == 0
+    assert refund(admin, "r_1", "state") == "sending"
+    assert calls_of(admin, "claim_or_refuse", claim, token) == 1
 
 
 def test_attempts_used_up_lead_to_review_and_not_to_an_error(

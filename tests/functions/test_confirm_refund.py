@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from ledger.client import Ledger
 from ledger.records import Move
 from tests.functions.settling import NeedsCommittedClaim, NeedsRef, last_entry
-from tests.story import BOB, MERCHANT, activated, added, in_state, refund, refused, unchanged
+from tests.story import BOB, MERCHANT, activated, added, calls_of, in_state, refund, refused, unchanged
 
 Connection = psycopg.Connection[Any]
 
@@ -43,6 +43,22 @@ def test_a_claimed_refund_is_confirmed_and_its_money_moved(ledger: Ledger, token
     assert last_entry(admin) == (
         "sending", "sent", token, 1, False, "refund_reserved", "gateway_clearing", 7025,
     )  # fmt: skip
+
+
+def test_the_holders_own_claim_is_confirmed_the_short_way(ledger: Ledger, token: int, admin: Connection) -> None:
+    confirm: LiteralString = "select ledger.confirm_refund('m_1', 'r_1', %s, 're_1')"
+    assert calls_of(admin, "confirm_or_refuse", confirm, token) == 0
+    assert refund(admin, "r_1", "state") == "sent"
+    assert calls_of(admin, "confirm_or_refuse", confirm, token) == 1
+
+
+def test_a_persons_reason_is_kept_with_the_confirm(
+    ledger: Ledger, connection: Connection, token: int, admin: Connection
+) -> None:
+    with connection.transaction():
+        connection.execute("set local ledger.reason = 'ticket 91'")
+        ledger.confirm_refund(MERCHANT, "r_1", token, "re_1")
+    assert admin.execute("select reason from ledger.journal where to_state = 'sent'").fetchall() == [("ticket 91",)]
 
 
 def test_an_accepted_refund_is_confirmed_by_whoever_holds_the_active_token(

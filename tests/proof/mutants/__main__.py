@@ -23,6 +23,7 @@ from pathlib import Path
 from tests.proof.mutants import generate, killers
 from tests.proof.mutants.bench import Bench
 from tests.proof.mutants.hunt import Found, Hunt
+from tests.proof.mutants.reach import Reach
 
 
 def arguments() -> argparse.Namespace:
@@ -84,9 +85,11 @@ def kill_all(mutants: list[generate.Mutant], hunt: Hunt, jobs: int) -> list[Foun
     for mutant in mutants:
         waiting.put(mutant)
     scores = Scores(len(mutants), remember=hunt.updates)
+    benches = [Bench() for _ in range(min(jobs, len(mutants)))]
+    if hunt.updates and benches:
+        hunt.reach = Reach(benches)
 
-    def work() -> None:
-        bench = Bench()
+    def work(bench: Bench) -> None:
         try:
             while True:
                 scores.add(hunt.kill(bench, waiting.get_nowait()))
@@ -95,7 +98,7 @@ def kill_all(mutants: list[generate.Mutant], hunt: Hunt, jobs: int) -> list[Foun
         finally:
             bench.close()
 
-    threads = [threading.Thread(target=work) for _ in range(min(jobs, len(mutants)))]
+    threads = [threading.Thread(target=work, args=(bench,)) for bench in benches]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -97,7 +97,7 @@ class Runner:
         self._tell(sorted(items))
         for line in self.asked:
             self.task = json.loads(line)
-            self.result = {"failed": False, "broken": None, "why": ""}
+            self.result = {"failed": False, "broken": None, "why": "", "reached": []}
             item = items[self.task["test"]]
             began = time.perf_counter()
             if isinstance(item, pytest.Function):
@@ -129,6 +129,8 @@ class Runner:
 
     def _put_back(self) -> None:
         setting = self.task["setting"]
+        if setting == "reach":
+            self.result["reached"] = self.databases[setting].reached()
         if not self.databases[setting].put_back():
             with contextlib.suppress(psycopg.Error):
                 self.databases[setting].throw_away()
@@ -158,7 +160,7 @@ def _leave_databases_to_us(session: pytest.Session) -> None:
     """A database of ours belongs to the migrator from the start."""
     conftest: Any = next(p for p in session.config.pluginmanager.get_plugins() if hasattr(p, "give_to_migrator"))
     give = conftest.give_to_migrator
-    ours = {"ledger_mutant_on", "ledger_mutant_off"}
+    ours = {f"ledger_mutant_{setting}" for setting in ("on", "off", "reach")}
     conftest.give_to_migrator = lambda host, port, name: None if name in ours else give(host, port, name)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 
 from ledger import schema
+from tests.proof.mutants import instrument
 from tests.proof.mutants.generate import Mutated, guard_triggers
 from tests.proof.mutants.tokens import Function
 from tests.proof.sql_files import file_of
@@ -46,9 +47,10 @@ select md5(concat_ws('|',
 
 
 class Database:
-    """One clone of the template, with the guard triggers `on` or `off`."""
+    """One clone of the template, with the guard triggers `on` or `off`, or with functions that tell where they come."""
 
     def __init__(self, where: dict[str, Any], template: str, setting: str) -> None:
+        self._text = instrument.instrumented if setting == "reach" else text_of
         self.name = f"ledger_mutant_{setting}"
         self._where = where
         self._everywhere(f"drop database if exists {self.name} with (force)")
@@ -58,6 +60,8 @@ class Database:
             for table, trigger in guard_triggers():
                 if trigger.endswith("_is_guarded"):
                     self._own.execute(f"alter table ledger.{table} disable trigger {trigger}")
+        if setting == "reach":
+            instrument.prepare(self._own)
         self._restore = self._restoring()
         self._seal = ""
         self._broken: Mutated | None = None
@@ -68,6 +72,10 @@ class Database:
         if mutant:
             self._own.execute(mutant.sql)
         self._seal = self._fingerprint()
+
+    def reached(self) -> list[str]:
+        """Where the functions have come."""
+        return instrument.reached(self._own)
 
     def put_back(self) -> bool:
         """Be as it was at first; False where the test left something that can't be undone."""
@@ -80,7 +88,7 @@ class Database:
                 return False
             self._own.execute(self._restore)
             if self._broken:
-                self._own.execute(_text(self._broken.function))
+                self._own.execute(self._text(self._broken.function))
         except psycopg.Error:
             return False
         return True
@@ -113,7 +121,7 @@ class Database:
                 f"insert into ledger.{table} select * from jsonb_populate_recordset(null::ledger.{table}, '{kept}')"
             )
         steps += [f"select setval('ledger.{name}', {start}, false)" for name, start in sequences]
-        return ";\n".join([*steps, *(_text(name) for name in guards)])
+        return ";\n".join([*steps, *(self._text(name) for name in guards)])
 
     def _everywhere(self, statement: str) -> None:
         with psycopg.connect(**self._where, dbname="postgres") as maintenance:
@@ -127,6 +135,6 @@ class Database:
                 own.execute(f"rollback prepared '{gid}'")
 
 
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
     """A function as it is in the file."""
     return Function.read(file_of(name)).text

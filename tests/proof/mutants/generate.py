@@ -72,6 +72,7 @@ class Mutant:
     shows: str
     replaces: str | None
     settings: tuple[str, ...] = ("on", "off")
+    at: int = 0  # the token of the function where it begins
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ def of_function(name: str) -> list[Mutant]:
                     name,
                     # Where its triggers are off nobody calls it.
                     ("on",) if name == "guard_write" else ("on", "off"),
+                    edit.first,
                 )
             )
     return made

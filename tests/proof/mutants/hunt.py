@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 from tests.proof.mutants import generate
 from tests.proof.mutants.bench import Bench
+from tests.proof.mutants.reach import Reach
 
 GENERALISTS = 8  # tests that killed the most, whatever the function
 
@@ -56,6 +57,7 @@ class Hunt:
         self._remembered = remembered
         self.updates = update
         self._tries = tries
+        self.reach: Reach | None = None
         self._called_by: dict[str, frozenset[str]] = {}
         self._sound: dict[tuple[str, str], bool] = {}
         self._kills: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -84,7 +86,8 @@ class Hunt:
         return found
 
     def _candidates(self, bench: Bench, mutant: generate.Mutant, setting: str, found: Found) -> Iterator[str]:
-        """The known killer, that of the other setting, those of the same function, its own tests, then the others."""
+        """The known killer, that of the other setting, those of the same function, its own tests, then the others; of
+        all only those that come to what is broken."""
         known = self._remembered.get((mutant.id, setting))
         first = [test for test in (known, *found.killers.values()) if test in bench.tests]
         if not self.updates:
@@ -93,9 +96,11 @@ class Hunt:
         with self._lock:
             kills = [test for test, _ in self._kills[mutant.function].most_common()]
             kills += [test for test, _ in self._kills[""].most_common(GENERALISTS)]
-        likely = [test for test in dict.fromkeys([*first, *kills]) if test in bench.tests]
+        tests = self.reach and self.reach.tests(mutant)
+        tests = frozenset(bench.tests) if tests is None else tests & frozenset(bench.tests)
+        likely = [test for test in dict.fromkeys([*first, *kills]) if test in tests]
         yield from likely
-        others = sorted(set(bench.tests) - set(likely), key=lambda test: self._nearness(test, mutant))
+        others = sorted(tests - set(likely), key=lambda test: self._nearness(test, mutant))
         yield from others[: self._tries - len(likely)] if len(likely) < self._tries else ()
 
     def _nearness(self, test: str, mutant: generate.Mutant) -> tuple[int, int, str]:

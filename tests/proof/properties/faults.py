@@ -64,7 +64,7 @@ def planted() -> Mapping[str, Fault]:
         "an activation of an older number": Fault(
             broken(
                 "activate_token",
-                "token is null or token <= coalesce(fence.barrier, 0) or not exists (",
+                "token <= coalesce(fence.barrier, 0) or not exists (",
                 "not exists (",
             ).replace("delete from ledger.draw as d where", "delete from ledger.draw as d where false and"),
             ("draw_token", "activate_token"),
