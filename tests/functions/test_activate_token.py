@@ -16,6 +16,7 @@ from tests.story import (
     Connection,
     activated,
     added,
+    as_ledger_fn,
     drawn,
     in_background,
     is_waiting,
@@ -64,14 +65,18 @@ def test_activating_voids_every_number_drawn_up_to_then(ledger: Ledger, admin: C
 def test_a_number_whose_draw_is_not_committed_yet_is_voided_too(
     connection: Connection, ledger: Ledger, rivals: Ledger, admin: Connection
 ) -> None:
+    """Those before the one that becomes active, and the last that anybody drew."""
     with connection.transaction():
-        open_draw = drawn(ledger)
-        active = activated(rivals, BOB)
-    assert active > open_draw
+        before = drawn(ledger)
+        active = drawn(rivals)
+        last = drawn(ledger)
+        rivals.activate_token(RESOURCE, active, BOB)
+    assert fence(admin) == (active, last, BOB)
 
-    with refused("LG101", admin) as refusal:
-        ledger.activate_token(RESOURCE, open_draw, ALICE)
-    assert refusal.tells(reason="voided", token=open_draw, active=active)
+    for open_draw in (before, last):
+        with refused("LG101", admin) as refusal:
+            ledger.activate_token(RESOURCE, open_draw, ALICE)
+        assert refusal.tells(reason="voided", token=open_draw, active=active)
 
 
 def test_a_number_drawn_after_the_activation_may_follow(ledger: Ledger, admin: Connection) -> None:
@@ -79,6 +84,15 @@ def test_a_number_drawn_after_the_activation_may_follow(ledger: Ledger, admin: C
     later = activated(ledger, BOB)
 
     assert fence(admin) == (later, later, BOB)
+
+
+def test_a_fence_says_since_when_its_token_is_active(ledger: Ledger, admin: Connection) -> None:
+    since = []
+    for _ in range(2):
+        activated(ledger)
+        since += admin.execute("select activated_at, clock_timestamp() from ledger.fence").fetchone() or ()
+    assert since == sorted(since)
+    assert len(set(since)) == 4
 
 
 def test_an_activation_remembers_whom_it_followed(ledger: Ledger, admin: Connection) -> None:
@@ -405,3 +419,35 @@ def test_the_timeline_is_looked_at_before_the_token(connection: Connection, admi
 
     with raised("LG106"):
         connection.execute("select ledger.activate_token(%s, null, %s)", [RESOURCE, ALICE])
+
+
+def test_the_draws_that_are_swept_away_are_those_it_voids(ledger: Ledger, admin: Connection) -> None:
+    """One that is committed meanwhile has a higher number and stays; so does one of another resource."""
+    drawn(ledger)
+    other, token = drawn(ledger, "settle:m_2"), drawn(ledger)
+    later = token + 1000
+    as_ledger_fn(admin, "insert into ledger.draw (resource, token) values (%s, %s)", [RESOURCE, later])
+    ledger.activate_token(RESOURCE, token, ALICE)
+    left = admin.execute("select resource, token from ledger.draw order by token").fetchall()
+    assert left == [("settle:m_2", other), (RESOURCE, later)]
+
+
+def test_limits_that_are_being_set_are_waited_for(
+    ledger: Ledger, connection: Connection, operators: Ledger, admin: Connection
+) -> None:
+    activated(ledger)
+    token = drawn(ledger)
+    assert isinstance(operators.connection, psycopg.Connection)
+    with operators.connection.transaction():
+        operators.set_kind(
+            "settle", lease_ttl=timedelta(seconds=20), idle_limit=timedelta(seconds=3), lock_limit=timedelta(seconds=4),
+            transaction_limit=timedelta(seconds=5), max_attempts=9, key_window=timedelta(hours=7),
+            actor="carol", reason="a test",
+        )  # fmt: skip
+        activation = in_background(lambda: ledger.activate_token(RESOURCE, token, BOB))
+        until(is_waiting(admin, connection))
+    activation.result(5)
+    row = admin.execute(
+        "select active, idle_limit_ms, lock_limit_ms, transaction_limit_ms, max_attempts, key_window from ledger.fence"
+    ).fetchone()
+    assert row == (token, 3000, 4000, 5000, 9, timedelta(hours=7))

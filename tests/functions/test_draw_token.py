@@ -36,6 +36,10 @@ def drawn_rows(admin: Connection) -> list[tuple[str, int]]:
     return admin.execute("select resource, token from ledger.draw order by token").fetchall()
 
 
+def test_the_numbers_begin_at_one(ledger: Ledger) -> None:
+    assert ledger.draw_token(RESOURCE) == 1
+
+
 def test_every_draw_is_higher_than_the_one_before(ledger: Ledger, rivals: Ledger) -> None:
     tokens = [ledger.draw_token(RESOURCE), rivals.draw_token("settle:m_2"), ledger.draw_token(RESOURCE)]
 

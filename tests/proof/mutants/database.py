@@ -66,6 +66,12 @@ class Database:
         self._seal = ""
         self._broken: Mutated | None = None
 
+    def is_up(self) -> bool:
+        """Whether nobody has crashed its server since."""
+        with contextlib.suppress(psycopg.Error):
+            self._own.execute("select 1")
+        return not self._own.broken
+
     def break_it(self, mutant: Mutated | None) -> None:
         """Put a mutant in. Raises what Postgres says when it is no SQL."""
         self._broken = mutant

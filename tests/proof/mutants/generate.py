@@ -242,7 +242,7 @@ def _operands(f: Function) -> Iterator[list[tuple[int, int]]]:
         while first > f.body:
             before = f.tokens[first - 1]
             if before.level < level or (
-                before.level == level and (before.text in STARTS or before.text in {",", ";", ":=", "(", "["})
+                before.level == level and (before.text in STARTS or before.text in {",", ";", ":="})
             ):
                 break
             first -= 1

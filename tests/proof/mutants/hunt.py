@@ -21,11 +21,15 @@ ABOUT = (
     (r":attribute:", r"test_house_rules"),
     (r":(unlocked|lock|lock none):", r"test_races|test_gate"),
     (r"pause", r"test_pause"),
+    (r"keep_commit", r"test_durable"),
+    (r"limit|max_attempts|key_window", r"limit|test_set_kind|test_gate"),
+    (r"session_ended|ended|activate_token:not inserted:3|insert into ledger.event", r"test_frozen|event|remember"),
     (
         r":(unset|not inserted|word|number|null):",
         r"what_is_written|with_all_that|numbered|rebuilds|each_way|money_moved",
     ),
     (r"^trigger:", r"test_security"),
+    (r"^constraint:", r"test_constraints"),
 )
 
 
@@ -100,13 +104,15 @@ class Hunt:
         tests = frozenset(bench.tests) if tests is None else tests & frozenset(bench.tests)
         likely = [test for test in dict.fromkeys([*first, *kills]) if test in tests]
         yield from likely
-        others = sorted(tests - set(likely), key=lambda test: self._nearness(test, mutant))
+        left = sorted(tests - set(likely), key=_shuffled)
+        firsts = set({test.partition("[")[0]: test for test in reversed(left)}.values())
+        others = sorted(left, key=lambda test: self._nearness(test, mutant, test in firsts))
         yield from others[: self._tries - len(likely)] if len(likely) < self._tries else ()
 
-    def _nearness(self, test: str, mutant: generate.Mutant) -> tuple[int, int, str]:
+    def _nearness(self, test: str, mutant: generate.Mutant, is_first: bool) -> tuple[bool, bool, int]:
         """The tests that are about this sort of mutant, those of the function itself, of functions that call it, and
-        others; of each the tests that stand alone first, with some of those that run with many values."""
-        file, _, name = test.partition("::")
+        others; after all of them those that run a test once more with another value."""
+        file = test.partition("::")[0]
         subject = PurePath(file).stem.removeprefix("test_")
         about = any(re.search(sort, mutant.id) and re.search(tests, test) for sort, tests in ABOUT)
         if subject == mutant.function:
@@ -115,8 +121,7 @@ class Hunt:
             distance = 1
         else:
             distance = 2
-        many = int("[" in name and int(_shuffled(test), 16) % 4 > 0)
-        return (0 if about else 1 + many + 2 * distance, distance, _shuffled(test))
+        return (not about, not is_first, distance)
 
     def _callers(self, function: str) -> frozenset[str]:
         """The functions that call this one, however deep."""

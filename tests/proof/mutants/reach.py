@@ -18,6 +18,7 @@ from tests.proof.mutants.instrument import owners
 from tests.proof.mutants.tokens import Function
 
 FILE = ROOT / "build" / "reach.json"
+EVERYWHERE = "everywhere"  # what crashes its server can't be followed
 
 
 class Reach:
@@ -40,7 +41,7 @@ class Reach:
 
     def _come_to(self, name: str, token: int) -> frozenset[str]:
         if statement := owners(name):
-            return self._tests.get(f"{name}.{statement[token]}", frozenset())
+            return self._tests.get(f"{name}.{statement[token]}", frozenset()) | self._tests.get(EVERYWHERE, frozenset())
         calls = [(caller, i) for caller, places in _calls().items() for called, i in places if called == name]
         return frozenset().union(*(self._come_to(caller, i) for caller, i in calls))
 
@@ -59,7 +60,7 @@ def _run(benches: list[Bench]) -> dict[str, list[str]]:
                 test = waiting.get_nowait()
                 came = bench.run(test, None, "reach")["reached"]
                 with lock:
-                    for place in came:
+                    for place in came if came is not None else [EVERYWHERE]:
                         places[place].append(test)
 
     threads = [threading.Thread(target=work, args=(bench,)) for bench in benches]
