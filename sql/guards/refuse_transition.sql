@@ -20,7 +20,7 @@ declare
             ) order by t.to_state
         ), '[]')
         from ledger.transition as t
-        where t.from_state = refund.state
+        where t.from_state = refund.state and not (t.to_state = 'cancelled' and refund.maybe_sent)
     );
 begin
     raise exception using
@@ -40,6 +40,9 @@ begin
                 then 'Its holder may be at the gateway now. Fence it out first: claim the refund under a new token.'
             when refund.state = 'accepted' and call ? 'token'
                 then 'The gateway has it. Record its final word with confirm, fail or mark_unknown.'
+            when refund.maybe_sent and not call ? 'token'
+                then 'It may have been sent. Look at the gateway, then record what it did: review_refund, if it isn''t in '
+                    'review yet, and resolve_refund.'
             else 'Skip this refund; a person decides.'
         end;
 end;

@@ -47,6 +47,8 @@ def test_one_that_may_have_been_sent_is_not_cancelled(
     with refused("LG204", admin) as refusal:
         operators.cancel_refund(MERCHANT, "r_1", "carol", "ticket 91")
     assert refusal.tells(state="review", refund_id="r_1")
+    assert {move["to"] for move in refusal.detail["legal"]} == {"sent", "failed", "returned", "pending"}
+    assert refusal.hint.startswith("It may have been sent. Look at the gateway, then record what it did")
     assert refund(admin, "r_1", "maybe_sent") is True
 
 

@@ -317,8 +317,8 @@ def test_a_refund_that_is_no_claimers_is_refused_with_the_legal_moves(
     with refused("LG204", admin) as refusal:
         ledger.claim_refund(MERCHANT, "r_1", token)
     listed = admin.execute(
-        "select to_state from ledger.transition where from_state = %s order by 1", [state]
-    ).fetchall()
+        "select to_state from ledger.transition where from_state = %s and to_state <> 'cancelled' order by 1", [state]
+    ).fetchall()  # each of them may have been sent
     assert refusal.tells(refund_id="r_1", state=state, token=token, row_token=token)
     assert [move["to"] for move in refusal.detail["legal"]] == [to for (to,) in listed]
     assert f"a refund that is {state} can't make that move by this call; moves from there: " in refusal.message
