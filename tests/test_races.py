@@ -289,6 +289,19 @@ def test_under_the_stricter_levels_the_second_is_told_to_try_again(
     assert rivals.add_refund(MERCHANT, "r_1", 7025, "EUR").outcome == "already"
 
 
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_under_the_stricter_levels_another_resources_activation_is_nobodys_business(
+    level: str, ledger: Ledger, connection: Connection, rivals: Ledger, token: int
+) -> None:
+    activated(rivals, resource="settle:m_2")
+    added(ledger, "r_1")
+    connection.execute(f"set default_transaction_isolation = '{level}'".encode())
+    with connection.transaction():
+        connection.execute("select from ledger.fence")  # the snapshot is from here
+        activated(rivals, resource="settle:m_2")
+        assert ledger.claim_refund(MERCHANT, "r_1", token).outcome == "claimed"
+
+
 # Crossing batches
 
 

@@ -151,6 +151,14 @@ def test_a_plain_restart_is_remembered_and_costs_nothing(
     assert known_server(admin)[2] is True
 
 
+def test_after_a_restart_each_resource_has_its_own_token(ledger: Ledger, admin: Connection, token: int) -> None:
+    for merchant_id in ("m_2", "m_3"):
+        other = activated(ledger, resource=f"settle:{merchant_id}")
+        added(ledger, "r_1", merchant_id=merchant_id)
+        restarted(admin)
+        assert ledger.claim_refund(merchant_id, "r_1", other).outcome == "claimed"
+
+
 def test_a_restart_is_remembered_once(ledger: Ledger, admin: Connection, token: int) -> None:
     restarted(admin)
     ledger.claim_refund(MERCHANT, "r_new", token)

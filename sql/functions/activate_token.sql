@@ -52,7 +52,7 @@ begin
         return;
     end if;
 
-    if token <= coalesce(fence.barrier, 0) or not exists (
+    if token <= fence.barrier or not exists (
         select from ledger.draw as d where d.resource = activate_token.resource and d.token = activate_token.token
     ) then
         gate.active := fence.active;

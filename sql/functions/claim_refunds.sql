@@ -101,20 +101,16 @@ begin
             where r.merchant_id = claim_refunds.merchant_id
                 and r.refund_id > after_refund_id
                 and r.settled_at is null
-                and (
-                    (r.state = 'pending' and r.fence <= claim_refunds.token)
-                    or (r.state in ('sending', 'unknown') and r.fence < claim_refunds.token)
-                    or (reclaim and r.state = 'sending' and r.fence = claim_refunds.token)
-                )
+                and ledger.claim_outcome(
+                    r.state, r.fence, r.maybe_sent, r.attempts, r.first_claimed_at,
+                    claim_refunds.token, gate.max_attempts, gate.key_window, now_at
+                ) not like 'LG%'
+                and (reclaim or r.state <> 'sending' or r.fence <> claim_refunds.token)
             order by r.refund_id
             limit max_rows
             for no key update skip locked
         ) as c
     ) as d;
-
-    if ids is null then
-        return;
-    end if;
 
     update ledger.refund as r
     set state = i.to_state,

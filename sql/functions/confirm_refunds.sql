@@ -65,7 +65,7 @@ begin
 
     if gate.verdict is null then
         perform
-        from (select distinct u.id collate "C" as id from unnest(refund_ids) as u (id) order by 1) as g
+        from (select u.id collate "C" as id from unnest(refund_ids) as u (id) order by 1) as g
         cross join lateral (
             select
             from ledger.refund as r
@@ -116,7 +116,7 @@ begin
                         when r.state in ('sending', 'sent', 'returned', 'accepted') and r.gateway_ref <> g.ref
                             then 'LG303'
                         when r.settled_at is not null then 'LG202'
-                        when not ((r.state = 'sending' and r.fence = confirm_refunds.token) or r.state = 'accepted')
+                        when r.state <> 'accepted' and (r.state <> 'sending' or r.fence < confirm_refunds.token)
                             then 'LG203 not_claimed'
                         when r.claimed_xid = pg_current_xact_id_if_assigned() then 'LG203 claim_not_committed'
                         else 'confirmed'

@@ -30,7 +30,6 @@ declare
     to_state text;
     attempt integer;
     marked boolean;
-    first_at timestamptz;
 begin
     if merchant_id is null or refund_id is null then
         perform ledger.refuse_argument(call, 'merchant_id and refund_id must not be null');
@@ -42,10 +41,10 @@ begin
         perform ledger.refuse_token(call, 'settle:' || merchant_id, token, gate);
     end if;
 
+    -- claim_refund has locked it.
     select r.* into refund
     from ledger.refund as r
-    where r.merchant_id = claim_or_refuse.merchant_id and r.refund_id = claim_or_refuse.refund_id
-    for no key update;
+    where r.merchant_id = claim_or_refuse.merchant_id and r.refund_id = claim_or_refuse.refund_id;
     if not found then
         perform ledger.refuse_missing_refund(call);
     end if;
@@ -66,9 +65,8 @@ begin
     end if;
 
     to_state := case when decision in ('attempts_used_up', 'key_window_over') then 'review' else 'sending' end;
-    attempt := refund.attempts + case when decision in ('claimed', 'taken_over') then 1 else 0 end;
+    attempt := refund.attempts + case when decision = 'taken_over' then 1 else 0 end;
     marked := refund.maybe_sent or refund.state <> 'pending';
-    first_at := case when decision = 'claimed' then at else refund.first_claimed_at end;
 
     if decision <> 'reclaimed' or not refund.maybe_sent then
         update ledger.refund as r
@@ -76,11 +74,7 @@ begin
             fence = token,
             attempts = attempt,
             maybe_sent = marked,
-            claimed_xid = case
-                when decision = 'claimed' then pg_current_xact_id()
-                when decision = 'reclaimed' then r.claimed_xid
-            end,
-            first_claimed_at = first_at,
+            claimed_xid = case when decision = 'reclaimed' then r.claimed_xid end,
             changed_at = at,
             journal_number = r.journal_number + 1
         where r.merchant_id = claim_or_refuse.merchant_id and r.refund_id = claim_or_refuse.refund_id;
@@ -90,7 +84,7 @@ begin
         )
         values (
             merchant_id, refund_id, refund.journal_number + 1, attempt, at, token, marked, refund.state, to_state,
-            coalesce(nullif(decision, 'claimed'), nullif(current_setting('ledger.reason', true), ''))
+            decision
         );
     end if;
 
@@ -99,7 +93,7 @@ begin
         refund.idempotency_key, attempt,
         case when to_state = 'review' then 'review' else decision end,
         case when to_state = 'review' then decision end,
-        refund.state, nullif(refund.fence, 0), first_at
+        refund.state, nullif(refund.fence, 0), refund.first_claimed_at
     )::ledger.claim;
 end;
 $$;

@@ -63,7 +63,7 @@ begin
     if refund.settled_at is not null then
         perform ledger.refuse_finished_refund(call, refund);
     end if;
-    if not ((refund.state = 'sending' and refund.fence = token) or (accepted_too and refund.state = 'accepted')) then
+    if not (accepted_too and refund.state = 'accepted') and (refund.state <> 'sending' or refund.fence < token) then
         perform ledger.refuse_unclaimed_refund(call, 'not_claimed', refund);
     end if;
     if durable and refund.claimed_xid = pg_current_xact_id() then

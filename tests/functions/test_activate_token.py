@@ -157,10 +157,17 @@ def test_limits_that_were_set_beside_an_open_first_activation_come_with_the_next
 ) -> None:
     with connection.transaction():
         activated(ledger)
-        limited(operators, idle=0.25)  # sees no fence yet
+        # It sees no fence yet.
+        operators.set_kind(
+            "settle", idle_limit=timedelta(seconds=3), lock_limit=timedelta(seconds=4),
+            transaction_limit=timedelta(seconds=5), max_attempts=9, key_window=timedelta(hours=7),
+            actor="carol", reason="a test",
+        )  # fmt: skip
     activated(ledger)
 
-    assert admin.execute("select idle_limit_ms from ledger.fence").fetchall() == [(250,)]
+    assert admin.execute(
+        "select idle_limit_ms, lock_limit_ms, transaction_limit_ms, max_attempts, key_window from ledger.fence"
+    ).fetchall() == [(3000, 4000, 5000, 9, timedelta(hours=7))]
 
 
 def test_a_transaction_that_activates_is_bounded_by_the_idle_limit(

@@ -134,6 +134,15 @@ def test_what_nobody_can_have_sent_is_claimed_the_short_way(
     assert calls_of(admin, "claim_or_refuse", claim, token) == 1
 
 
+def test_a_pause_of_another_merchant_costs_no_claim_the_long_way(
+    ledger: Ledger, operators: Ledger, token: int, admin: Connection
+) -> None:
+    operators.pause("settle:m_2", actor="carol", reason="a test")
+    added(ledger, "r_1")
+    assert calls_of(admin, "claim_or_refuse", "select ledger.claim_refund('m_1', 'r_1', %s)", token) == 0
+    assert refund(admin, "r_1", "state") == "sending"
+
+
 def test_attempts_used_up_lead_to_review_and_not_to_an_error(
     ledger: Ledger, operators: Ledger, token: int, admin: Connection
 ) -> None:

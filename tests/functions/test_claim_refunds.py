@@ -58,6 +58,15 @@ def test_each_claim_has_all_that_the_gateway_needs(ledger: Ledger, token: int) -
     )  # fmt: skip
 
 
+def test_their_order_does_not_rest_on_the_plan(
+    ledger: Ledger, connection: Connection, token: int, admin: Connection
+) -> None:
+    for refund_id in ("r_3", "r_1", "r_2"):
+        added(ledger, refund_id)
+    connection.execute("set enable_indexscan = off")
+    assert [claim.refund_id for claim in ledger.claim_refunds(MERCHANT, token, 2)] == ["r_1", "r_2"]
+
+
 def test_a_cursor_leads_through_them_all_once(ledger: Ledger, token: int) -> None:
     added(ledger, *(f"r_{n:02}" for n in range(7)))
     seen: list[str] = []
@@ -134,6 +143,8 @@ def test_ones_own_are_taken_again_only_when_asked_for(ledger: Ledger, token: int
     assert journal(admin, "r_2")[-1] == ("sending", "sending", token, 1, True, None, None, None)
     with unchanged(admin):
         assert len(ledger.claim_refunds(MERCHANT, token, 10, reclaim=True)) == 2
+        after = ledger.claim_refunds(MERCHANT, token, 10, after_refund_id="r_1", reclaim=True)
+    assert [claim.refund_id for claim in after] == ["r_2"]
 
 
 def test_a_reclaim_passes_by_what_its_own_token_found_unknown(ledger: Ledger, token: int, admin: Connection) -> None:

@@ -201,6 +201,32 @@ def test_repeating_it_is_recognised_after_a_newer_token(
     assert [row.outcome for row in rows] == ["already_confirmed", "already_confirmed"]
 
 
+def test_a_persons_reason_is_kept_with_the_confirm(
+    ledger: Ledger, connection: Connection, token: int, admin: Connection
+) -> None:
+    claimed(ledger, token, "r_1")
+    with connection.transaction():
+        connection.execute("set local ledger.reason = 'ticket 91'")
+        ledger.confirm_refunds(MERCHANT, token, ["r_1"], ["re_1"])
+    assert admin.execute("select reason from ledger.journal where to_state = 'sent'").fetchall() == [("ticket 91",)]
+
+
+def test_it_waits_for_no_row_that_is_not_its_own(
+    ledger: Ledger, rivals: Ledger, rival: Connection, token: int, connection: Connection
+) -> None:
+    """Neither for the merchant's others, nor for another merchant's of the same id."""
+    claimed(ledger, token, "r_1", "r_2")
+    other = activated(ledger, BOB, "settle:m_2")
+    added(ledger, "r_1", merchant_id="m_2")
+    with rival.transaction():
+        rivals.claim_refund("m_2", "r_1", other)
+        rivals.confirm_refund(MERCHANT, "r_2", token, "re_2")
+        connection.execute("set lock_timeout = '1s'")
+        assert outcomes(ledger.confirm_refunds(MERCHANT, token, ["r_1"], ["re_1"])) == [
+            ("r_1", "confirmed", None, "sent")
+        ]
+
+
 def test_no_rows_are_nothing_to_do(ledger: Ledger, token: int, admin: Connection) -> None:
     with unchanged(admin):
         assert ledger.confirm_refunds(MERCHANT, token, [], []) == []
@@ -297,6 +323,16 @@ def test_a_stale_token_passes_only_with_what_it_recorded_itself(
     with refused("LG101", admin) as refusal:
         ledger.confirm_refunds(MERCHANT, token, [refund_id], [ref])
     assert refusal.tells(recorded=[], unrecorded={refund_id: ref})
+
+
+def test_what_an_older_token_recorded_is_not_a_stale_ones_own(ledger: Ledger, token: int, admin: Connection) -> None:
+    claimed(ledger, token, "r_1")
+    ledger.confirm_refunds(MERCHANT, token, ["r_1"], ["re_1"])
+    stale = activated(ledger, BOB)
+    activated(ledger, ALICE)
+    with refused("LG101", admin) as refusal:
+        ledger.confirm_refunds(MERCHANT, stale, ["r_1"], ["re_1"])
+    assert refusal.tells(recorded=[], unrecorded={"r_1": "re_1"})
 
 
 def test_a_stale_token_is_refused_even_with_no_rows(ledger: Ledger, token: int, admin: Connection) -> None:

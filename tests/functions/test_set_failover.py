@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -72,6 +72,15 @@ def test_a_stale_claim_that_comes_first_is_refused_by_what_it_lifts(
     with raised("LG101"):
         ledger.claim_refund(MERCHANT, "r_1", token)
     assert refund(admin, "r_1", "state", "fence") == ("pending", 0)
+
+
+def test_no_token_is_none_where_nothing_was_ever_active(ledger: Ledger, operators: Ledger, admin: Connection) -> None:
+    operators.set_failover("lift", **WHO)
+    added(ledger, "r_1")
+    on_a_new_timeline(admin)
+    with raised("LG102"):
+        ledger.claim_refund(MERCHANT, "r_1", cast("int", None))
+    assert refund(admin, "r_1", "state") == "pending"
 
 
 def test_only_one_lifts(ledger: Ledger, connect: Connect, operators: Ledger, admin: Connection) -> None:

@@ -32,6 +32,8 @@ FILES = (
     "tests/functions",
     "tests/test_constraints.py",
     "tests/test_gate.py",
+    "tests/test_limits.py",
+    "tests/test_plans.py",
     "tests/test_races.py",
     "tests/test_timeline.py",
     "tests/test_durable.py",

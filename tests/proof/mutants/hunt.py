@@ -21,8 +21,9 @@ ABOUT = (
     (r":attribute:", r"test_house_rules"),
     (r":(unlocked|lock|lock none):", r"test_races|test_gate"),
     (r"pause", r"test_pause"),
-    (r"keep_commit", r"test_durable"),
-    (r"limit|max_attempts|key_window", r"limit|test_set_kind|test_gate"),
+    (r"settled_at is null|unordered", r"test_plans"),
+    (r"keep_commit|synchronous_commit|:'?(off|local|remote_write|on)'?$", r"test_durable"),
+    (r"limit|setting_ms|max_attempts|key_window", r"test_limits|test_set_kind"),
     (r"session_ended|ended|activate_token:not inserted:3|insert into ledger.event", r"test_frozen|event|remember"),
     (
         r":(unset|not inserted|word|number|null):",

@@ -34,8 +34,8 @@ class Reach:
         self._tests = {place: frozenset(tests) for place, tests in places.items()}
 
     def tests(self, mutant: generate.Mutant) -> frozenset[str] | None:
-        """Those that come to what the mutant breaks; None where it isn't in a function."""
-        if mutant.replaces is None:
+        """Those that come to what the mutant breaks; None where that isn't in a function's body."""
+        if mutant.replaces is None or ":attribute:" in mutant.id:
             return None
         return self._come_to(mutant.replaces, mutant.at)
 

@@ -40,7 +40,7 @@ def planted() -> Mapping[str, Fault]:
         "a confirm of what isn't claimed": Fault(
             broken(
                 "confirm_refunds",
-                "when not ((r.state = 'sending' and r.fence = confirm_refunds.token) or r.state = 'accepted')",
+                "when r.state <> 'accepted' and (r.state <> 'sending' or r.fence < confirm_refunds.token)",
                 "when false",
             ),
             ("confirm_refunds",),
@@ -64,7 +64,7 @@ def planted() -> Mapping[str, Fault]:
         "an activation of an older number": Fault(
             broken(
                 "activate_token",
-                "token <= coalesce(fence.barrier, 0) or not exists (",
+                "token <= fence.barrier or not exists (",
                 "not exists (",
             ).replace("delete from ledger.draw as d where", "delete from ledger.draw as d where false and"),
             ("draw_token", "activate_token"),

@@ -63,7 +63,7 @@ CONTROLS = (
         "its own claim",
         [
             ("confirm_refund", "r.fence = confirm_refund.token and", ""),
-            ("lock_to_settle", "refund.state = 'sending' and refund.fence = token", "refund.state = 'sending'"),
+            ("lock_to_settle", "(refund.state <> 'sending' or refund.fence < token)", "refund.state <> 'sending'"),
         ],
         bounded("next", "next"),
     ),
@@ -76,7 +76,7 @@ CONTROLS = (
         "an activation takes any number that was drawn",
         "fence never falls",
         [
-            ("activate_token", "token <= coalesce(fence.barrier, 0) or", ""),
+            ("activate_token", "token <= fence.barrier or", ""),
             ("activate_token", "and d.token <= last_drawn", "and false"),
         ],
     ),
