@@ -75,6 +75,18 @@ def test_the_tighter_bound_holds_until_the_transaction_ends(
     assert bounds(connection) == before
 
 
+def test_the_tightest_bound_there_is_holds_too(connection: Connection, token: int) -> None:
+    """One message, in which nobody is idle."""
+    cursor = connection.execute(
+        "begin; set local idle_in_transaction_session_timeout = 1; "
+        f"select ledger.claim_refund('{MERCHANT}', 'r_1', {token}); "
+        "select current_setting('idle_in_transaction_session_timeout'); commit".encode()
+    )
+    for _ in range(3):
+        cursor.nextset()
+    assert cursor.fetchall() == [("1ms",)]
+
+
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 @pytest.mark.parametrize("milliseconds", [0, 60_000])
 def test_without_a_transaction_limit_a_transaction_may_last(

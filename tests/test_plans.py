@@ -176,6 +176,15 @@ def test_the_single_calls_find_their_row_by_its_key(
     assert reads.rows <= 10
 
 
+def test_what_is_settled_costs_a_claim_nothing(ledger: Ledger, connection: Connection, token: int) -> None:
+    many(ledger, numbered(0, 1000))
+    settle(ledger, token, 1000)
+    many(ledger, numbered(2000, 2010))
+    with reading(connection) as reads:
+        assert len(ledger.claim_refunds(MERCHANT, token, 5)) == 5
+    assert reads.rows <= 20
+
+
 def test_the_callers_own_planner_settings_stay_as_they_are(ledger: Ledger, connection: Connection, token: int) -> None:
     names = ("jit", "plan_cache_mode", "enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan")
     with connection.transaction():

@@ -73,7 +73,7 @@ begin
         into gate.active, gate.barrier, gate.holder, gate.activated_at
         from ledger.fence as f
         where f.resource = pass_gate.resource;
-        if gate.active is distinct from token or token is null then
+        if gate.active is distinct from token then
             gate.verdict := 'refused';
         end if;
     end if;

@@ -90,6 +90,8 @@ class Fenced:
             function=self.function, merchant_id=MERCHANT, resource=RESOURCE, reason="superseded", token=old,
             holder=ALICE, active=new, active_holder=BOB, barrier=new,
         )  # fmt: skip
+        since = admin.execute("select to_jsonb(activated_at) #>> '{}' from ledger.fence").fetchall()
+        assert since == [(refusal.detail["active_since"],)]
         assert f"token {old} is superseded; {new} is active, held by {BOB} since" in refusal.message
         assert refusal.message.endswith("nothing was changed")
         assert refusal.hint == "Stop this batch: another holder has taken over. Draw a new token to try again."
@@ -129,7 +131,10 @@ class FencedRow(Fenced):
         ahead = admin.execute("select fence from ledger.refund").fetchall()[0][0]
         with refused("LG101", admin) as refusal:
             self.call(ledger, token)
-        assert refusal.tells(reason="row", token=token, active=token, row_token=ahead, refund_id="r_1")
+        assert refusal.tells(
+            reason="row", token=token, active=token, active_holder=ALICE, row_token=ahead, refund_id="r_1"
+        )
+        assert refusal.detail["active_since"] is not None
         assert "behind the row, which carries a newer one" in refusal.message
         assert "ledger.verify()" in refusal.hint
 

@@ -237,6 +237,26 @@ def test_a_transaction_that_wrote_under_another_resource_can_activate(connection
         activated(ledger, resource="settle:m_2")
 
 
+@pytest.mark.parametrize(
+    "lock",
+    {
+        "a number that differs in its upper half": "pg_advisory_xact_lock_shared(key # (1::bigint << 40))",
+        "a number that differs in its lower half": "pg_advisory_xact_lock_shared(key # 2)",
+        "two numbers": "pg_advisory_xact_lock_shared((key >> 32)::integer, key::bit(32)::integer)",
+        "the same one, exclusive": "pg_advisory_xact_lock(key)",
+    }.items(),
+    ids=lambda lock: lock[0],
+)
+def test_a_transaction_that_has_another_advisory_lock_can_activate(
+    lock: tuple[str, str], connection: Connection, ledger: Ledger, admin: Connection
+) -> None:
+    token = drawn(ledger)
+    with connection.transaction():
+        connection.execute(f"select {lock[1]} from hashtextextended('{RESOURCE}', 0) as key".encode())
+        ledger.activate_token(RESOURCE, token, ALICE)
+    assert fence(admin)[0] == token
+
+
 def test_older_writes_in_flight_are_named_when_the_wait_is_over(
     connection: Connection, ledger: Ledger, rivals: Ledger, operators: Ledger, admin: Connection
 ) -> None:

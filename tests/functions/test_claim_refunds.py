@@ -63,6 +63,7 @@ def test_their_order_does_not_rest_on_the_plan(
 ) -> None:
     for refund_id in ("r_3", "r_1", "r_2"):
         added(ledger, refund_id)
+    admin.execute("analyze ledger.refund")
     connection.execute("set enable_indexscan = off")
     assert [claim.refund_id for claim in ledger.claim_refunds(MERCHANT, token, 2)] == ["r_1", "r_2"]
 

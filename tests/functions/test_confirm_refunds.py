@@ -335,6 +335,14 @@ def test_what_an_older_token_recorded_is_not_a_stale_ones_own(ledger: Ledger, to
     assert refusal.tells(recorded=[], unrecorded={"r_1": "re_1"})
 
 
+def test_what_a_stale_token_saw_accepted_is_not_recorded_as_sent(ledger: Ledger, token: int, admin: Connection) -> None:
+    in_state("accepted", "r_1", token, ledger, admin)
+    activated(ledger, BOB)
+    with refused("LG101", admin) as refusal:
+        ledger.confirm_refunds(MERCHANT, token, ["r_1"], ["re_r_1"])
+    assert refusal.tells(recorded=[], unrecorded={"r_1": "re_r_1"})
+
+
 def test_a_stale_token_is_refused_even_with_no_rows(ledger: Ledger, token: int, admin: Connection) -> None:
     activated(ledger, BOB)
     with refused("LG101", admin):

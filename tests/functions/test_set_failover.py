@@ -67,10 +67,12 @@ def test_a_stale_claim_that_comes_first_is_refused_by_what_it_lifts(
     operators.set_failover("lift", **WHO)
     on_a_new_timeline(admin)
 
-    with raised("LG101"):
-        ledger.claim_refund(MERCHANT, "r_1", token)
-    with raised("LG101"):
-        ledger.claim_refund(MERCHANT, "r_1", token)
+    for _ in range(2):
+        with raised("LG101") as refusal:
+            ledger.claim_refund(MERCHANT, "r_1", token)
+        assert refusal.tells(reason="superseded", active_holder="recovery")
+        assert refusal.detail["active"] > token
+        assert refusal.detail["active_since"] is not None
     assert refund(admin, "r_1", "state", "fence") == ("pending", 0)
 
 
