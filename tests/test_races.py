@@ -190,6 +190,21 @@ def test_of_two_confirms_at_once_one_is_recorded(
     assert [entry[1] for entry in journal(admin, "r_1")] == ["pending", "sending", "sent"]
 
 
+def test_of_two_settlements_at_once_the_second_is_told_of_the_first(
+    ledger: Ledger, connection: Connection, rivals: Ledger, rival: Connection, token: int, admin: Connection
+) -> None:
+    added(ledger, "r_1")
+    ledger.claim_refund(MERCHANT, "r_1", token)
+    with connection.transaction():
+        ledger.fail_refund(MERCHANT, "r_1", token, "card closed")
+        second = in_background(lambda: rivals.mark_unknown(MERCHANT, "r_1", token, "timeout"))
+        until(is_waiting(admin, rival))
+    with raised("LG202") as refusal:
+        second.result(5)
+    assert refusal.tells(state="failed")
+    assert [entry[1] for entry in journal(admin, "r_1")] == ["pending", "sending", "failed"]
+
+
 def test_a_confirm_whose_reply_was_lost_is_recognised_after_a_takeover(
     ledger: Ledger, rivals: Ledger, token: int, admin: Connection
 ) -> None:

@@ -6,9 +6,6 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if evidence is null then
-        return;
-    end if;
     if jsonb_typeof(evidence) <> 'object' then
         perform ledger.refuse_argument(call, 'evidence is a JSON object');
     end if;

@@ -1,7 +1,8 @@
 -- Write one move of a locked refund: the row, and the journal entry with the money it moves.
 --
 -- The accounts come from the table transition; a move it doesn't list is refused here even if the caller forgot to.
--- What a holder leaves without a final word, unknown, accepted or in review, is marked: its request is out.
+-- What moves money is final, and nothing else is. What a holder leaves without a final word and doesn't give back,
+-- unknown, accepted or in review, is marked: its request is out.
 --
 -- Refuses, first match wins:
 --   LG204 IllegalTransition   the move isn't in the table transition
@@ -25,8 +26,6 @@ declare
     at timestamptz := clock_timestamp();
     recorded_ref text := coalesce(gateway_ref, refund.gateway_ref);
 begin
-    refund.maybe_sent := refund.maybe_sent or (token is not null and to_state in ('unknown', 'accepted', 'review'));
-
     select t.* into transition
     from ledger.transition as t
     where t.from_state = refund.state and t.to_state = move_refund.to_state;
@@ -34,15 +33,16 @@ begin
         perform ledger.refuse_transition(call, refund);
     end if;
 
+    refund.maybe_sent := refund.maybe_sent
+        or (token is not null and transition.debit is null and to_state <> 'pending');
+
     update ledger.refund as r
     set state = move_refund.to_state,
         fence = coalesce(token, r.fence),
         maybe_sent = refund.maybe_sent,
         gateway_ref = recorded_ref,
         changed_at = at,
-        settled_at = case
-            when move_refund.to_state in ('sent', 'failed', 'cancelled', 'returned') then coalesce(r.settled_at, at)
-        end,
+        settled_at = case when transition.debit is not null then coalesce(r.settled_at, at) end,
         journal_number = r.journal_number + 1
     where r.merchant_id = refund.merchant_id and r.refund_id = refund.refund_id;
 

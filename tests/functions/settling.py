@@ -68,6 +68,8 @@ class Settles(FencedRow):
         self.prepare(ledger, token)
         self.call(ledger, token)
         activated(rivals, BOB)
+        added(ledger, "r_1", merchant_id="m_0")  # whose row would come first
+        added(ledger, "r_0")
         with unchanged(admin):
             assert self.call(ledger, token).outcome == self.repeated
 
@@ -131,9 +133,11 @@ class Settles(FencedRow):
     def test_evidence_beyond_64_kib_is_refused(self, ledger: Ledger, connection: Connection, admin: Connection) -> None:
         token = activated(ledger)
         self.prepare(ledger, token)
+        most = "x" * (65536 - len(json.dumps({"a": ""})))
         with refused("LG304", admin) as refusal:
-            self.with_evidence(connection, token, json.dumps({"a": "x" * 65536}))
+            self.with_evidence(connection, token, json.dumps({"a": most + "x"}))
         assert refusal.detail["reason"] == "evidence is at most 64 KiB"
+        self.with_evidence(connection, token, json.dumps({"a": most}))
 
     def test_token_zero_of_a_refund_never_claimed_is_no_repetition(self, ledger: Ledger, admin: Connection) -> None:
         activated(ledger)

@@ -54,6 +54,16 @@ def test_its_evidence_is_kept_and_judged_with_the_final_word(
     assert ledger.accept_refund(MERCHANT, "r_1", token, "re_1", evidence).outcome == "accepted"
 
 
+def test_a_persons_reason_is_kept_with_the_entry(
+    ledger: Ledger, connection: Connection, token: int, admin: Connection
+) -> None:
+    with connection.transaction():
+        connection.execute("set local ledger.reason = 'ticket 91'")
+        ledger.accept_refund(MERCHANT, "r_1", token, "re_1")
+    reasons = admin.execute("select reason from ledger.journal where to_state = 'accepted'").fetchall()
+    assert reasons == [("ticket 91",)]
+
+
 def test_an_accepted_refund_is_not_claimed_again(ledger: Ledger, token: int, admin: Connection) -> None:
     ledger.accept_refund(MERCHANT, "r_1", token, "re_1")
     with refused("LG204", admin):

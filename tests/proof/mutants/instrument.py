@@ -61,7 +61,11 @@ def reached(connection: psycopg.Connection[Any]) -> list[str]:
 def owners(name: str) -> list[int]:
     """For each token the statement that it belongs to; what stands before the first belongs to the first, and a
     condition behind ELSIF to its IF. Empty for a function in SQL."""
-    f = Function.read(file_of(name))
+    return owners_of(Function.read(file_of(name)))
+
+
+def owners_of(f: Function) -> list[int]:
+    """The same, of a function that was read."""
     starts = list(statements(f))
     if not starts:
         return []

@@ -7,10 +7,12 @@ import json
 import pytest
 
 from ledger import schema
-from tests.proof.mutants import generate, killers
+from ledger.client import Ledger
+from tests.proof.mutants import generate, instrument, killers
 from tests.proof.mutants.generate import Mutant
 from tests.proof.mutants.tokens import Function
 from tests.proof.sql_files import file_of
+from tests.story import MERCHANT, Connection, activated, added
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,25 @@ def test_a_mutant_is_one_change(name: str, was: str, becomes: str, mutants: dict
     original = Function.read(file_of(mutant.function)).text
     assert original.count(was) - mutant.sql.count(was) == 1
     assert becomes in mutant.sql
+
+
+def test_a_function_tells_where_it_has_been_and_does_what_it_did(ledger: Ledger, admin: Connection) -> None:
+    instrument.prepare(admin)
+    token = activated(ledger)
+    added(ledger, "r_1")
+    instrument.reached(admin)
+    assert ledger.claim_refund(MERCHANT, "r_1", token).outcome == "claimed"
+    came = {place.partition(".")[0] for place in instrument.reached(admin)}
+    assert {"claim_refund", "pass_gate", "guard_write"} <= came
+    assert not came & {"claim_or_refuse", "refuse_token"}
+    assert instrument.reached(admin) == []
+
+
+def test_a_condition_behind_elsif_is_come_to_by_its_if() -> None:
+    text = "create function f() as $$ begin if a then b := 1; elsif c then d := 2; end if; e := 3; end; $$"
+    owners = instrument.owners_of(Function("f", text))
+    words = [token.text for token in Function("f", text).tokens]
+    assert [words[owners[words.index(name)]] for name in "abcde"] == ["if", "b", "if", "d", "e"]
 
 
 def test_guard_triggers_and_constraints_have_their_mutants(mutants: dict[str, Mutant]) -> None:

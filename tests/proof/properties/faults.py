@@ -72,7 +72,7 @@ def planted() -> Mapping[str, Fault]:
         "a refund in doubt that isn't marked": Fault(
             broken(
                 "move_refund",
-                "(token is not null and to_state in ('unknown', 'accepted', 'review'))",
+                "(token is not null and transition.debit is null and to_state <> 'pending')",
                 "false",
             ),
             ("claim_refund", "mark_unknown"),
