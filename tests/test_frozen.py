@@ -171,6 +171,19 @@ def test_one_that_wakes_up_in_time_is_left_to_finish(
     assert refund(admin, "r_1", "state", "fence") == ("sending", token)
 
 
+@pytest.mark.parametrize("limit", [IDLE / 2, IDLE])
+def test_a_caller_that_waits_no_longer_than_the_idle_limit_ends_nobody(
+    limit: float, freeze: Freeze, rival: Connection, rivals: Ledger, admin: Connection, token: int
+) -> None:
+    frozen = freeze("inside_copy")
+    rival.execute("select set_config('lock_timeout', %s, false)", [str(round(limit * 1000))])
+    later = drawn(rivals)
+    with raised("55P03"):
+        rivals.activate_token(RESOURCE, later, BOB)
+    assert frozen.wake() == "committed"
+    assert ended(admin) == []
+
+
 def test_one_that_comes_through_while_it_is_looked_at_is_left_alone(
     connection: Connection, ledger: Ledger, rivals: Ledger, rival: Connection, admin: Connection, token: int
 ) -> None:

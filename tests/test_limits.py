@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ledger.client import Ledger
+from tests.conftest import Connect
 from tests.story import BOB, MERCHANT, RESOURCE, Connection, activated, added, as_ledger_fn, drawn
 
 IDLE, TRANSACTION = 3000, 7000  # milliseconds
@@ -102,6 +103,21 @@ def test_without_a_transaction_limit_a_transaction_may_last(
     with connection.transaction():
         call(ledger, token)
         assert bounds(connection) == (IDLE, before[1])
+
+
+def test_no_transaction_limit_takes_none_of_the_sessions_back(
+    ledger: Ledger, operators: Ledger, connect: Connect, token: int
+) -> None:
+    """Its role has one, and the session has lifted it."""
+    operators.set_kind("settle", transaction_limit=timedelta(0), actor="carol", reason="a test")
+    later = connect()
+    if later.info.server_version >= 170000:
+        later = connect(options="-c transaction_timeout=60000")
+        later.execute("set transaction_timeout = 0")
+    with later.transaction():
+        Ledger(later).activate_token(RESOURCE, token + 1, BOB)
+        Ledger(later).claim_refund(MERCHANT, "r_1", token + 1)
+        assert bounds(later) == (IDLE, 0)
 
 
 @pytest.mark.parametrize("by", [-1, 1])

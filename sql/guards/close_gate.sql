@@ -18,32 +18,24 @@ declare
     callers_ms integer := nullif(ledger.setting_ms('lock_timeout'), 0);
     ended jsonb := jsonb '[]';
 begin
-    if pg_try_advisory_xact_lock(key) then
-        return ended;
-    end if;
-
     begin
         perform set_config('lock_timeout', least(idle_ms, callers_ms)::text, true);
         perform pg_advisory_xact_lock(key);
-        perform set_config('lock_timeout', callers_limit, true);
-        return ended;
     exception
         when lock_not_available then
             if callers_ms <= idle_ms then
                 perform ledger.refuse_busy(call, 'gate', key, ended);
             end if;
+            ended := ledger.end_frozen_sessions(key, 1::smallint, idle_ms);
+            begin
+                perform set_config('lock_timeout', least(lock_ms, callers_ms)::text, true);
+                perform pg_advisory_xact_lock(key);
+            exception
+                when lock_not_available then
+                    perform ledger.refuse_busy(call, 'gate', key, ended);
+            end;
     end;
-
-    ended := ledger.end_frozen_sessions(key, 1::smallint, idle_ms);
-
-    begin
-        perform set_config('lock_timeout', least(lock_ms, callers_ms)::text, true);
-        perform pg_advisory_xact_lock(key);
-        perform set_config('lock_timeout', callers_limit, true);
-    exception
-        when lock_not_available then
-            perform ledger.refuse_busy(call, 'gate', key, ended);
-    end;
+    perform set_config('lock_timeout', callers_limit, true);
     return ended;
 end;
 $$;

@@ -9,17 +9,16 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    current_ms integer := ledger.setting_ms('idle_in_transaction_session_timeout');
+    idle_now integer := ledger.setting_ms('idle_in_transaction_session_timeout');
+    -- Postgres has it from version 17 on; before, it is null.
+    transaction_now integer := ledger.setting_ms('transaction_timeout');
 begin
-    if idle_ms is not null and (current_ms = 0 or current_ms > idle_ms) then
+    if idle_now not between 1 and idle_ms then
         perform set_config('idle_in_transaction_session_timeout', idle_ms::text, true);
     end if;
 
-    if transaction_ms is not null and current_setting('transaction_timeout', true) is not null then
-        current_ms := ledger.setting_ms('transaction_timeout');
-        if current_ms = 0 or current_ms > transaction_ms then
-            perform set_config('transaction_timeout', transaction_ms::text, true);
-        end if;
+    if transaction_ms is not null and transaction_now not between 1 and transaction_ms then
+        perform set_config('transaction_timeout', transaction_ms::text, true);
     end if;
 end;
 $$;

@@ -15,12 +15,11 @@ as $$
 declare
     -- The active token, under another holder, is as good as superseded.
     verdict text := coalesce(ledger.judge_token(resource, token, gate), 'LG101 superseded');
-    facts jsonb := jsonb '{}';
+    facts jsonb := jsonb_build_object(
+        'resource', resource, 'active', gate.active, 'active_holder', gate.holder
+    );
     own_holder text;
 begin
-    if token > 0 then
-        facts := jsonb_build_object('resource', resource, 'active', gate.active, 'active_holder', gate.holder);
-    end if;
 
     if verdict like 'LG101%' then
         select e.holder into own_holder

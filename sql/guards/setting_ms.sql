@@ -1,4 +1,4 @@
--- A setting of the time kind, in milliseconds; 0 means no limit.
+-- A setting of the time kind, in milliseconds; 0 means no limit. Null for one that this version doesn't know.
 --
 -- current_setting answers in whatever unit reads best (10s, 1min), and an interval understands them all.
 
@@ -9,7 +9,7 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return extract(epoch from current_setting(name)::interval) * 1000;
+    return extract(epoch from current_setting(name, true)::interval) * 1000;
 end;
 $$;
 

@@ -79,6 +79,11 @@ def test_a_number_whose_draw_is_not_committed_yet_is_voided_too(
         assert refusal.tells(reason="voided", token=open_draw, active=active)
 
 
+def test_a_holder_has_up_to_300_characters(ledger: Ledger, admin: Connection) -> None:
+    token = activated(ledger, "a" * 300)
+    assert fence(admin) == (token, token, "a" * 300)
+
+
 def test_a_number_drawn_after_the_activation_may_follow(ledger: Ledger, admin: Connection) -> None:
     activated(ledger)
     later = activated(ledger, BOB)

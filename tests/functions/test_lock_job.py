@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import psycopg
 import pytest
 
@@ -256,6 +258,19 @@ def test_a_kind_whose_leases_live_in_redis_is_refused(ledger: Ledger, admin: Con
         "lock_job of settle:m_1 refused: leases of kind settle live in Redis; "
         "select ledger.set_kind('settle', lock => 'advisory', ...) moves them; nothing was changed"
     )
+
+
+def test_a_kind_that_an_operator_is_making_redis_meanwhile_is_refused_too(
+    ledger: Ledger, connection: Connection, operators: Ledger, admin: Connection
+) -> None:
+    assert isinstance(operators.connection, psycopg.Connection)
+    with operators.connection.transaction():
+        operators.set_kind("charges", lock="redis", idle_limit=timedelta(seconds=7), actor="carol", reason="a test")
+        job = in_background(lambda: ledger.lock_job(JOB, ALICE))
+        until(is_waiting(admin, connection))
+    with raised("LG304") as refusal:
+        job.result(5)
+    assert "leases of kind charges live in Redis" in refusal.message
 
 
 @pytest.mark.usefixtures("advisory")

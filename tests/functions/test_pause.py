@@ -67,6 +67,21 @@ def test_nothing_begins(
     assert refusal.hint == "Confirm, fail and mark_unknown go on. An operator ends it with ledger.resume(target, ...)."
 
 
+def test_where_both_are_paused_the_kind_is_named(
+    ledger: Ledger, connection: Connection, operators: Ledger, admin: Connection, token: int
+) -> None:
+    """In whatever order they were paused, and whatever the plan."""
+    for target in (RESOURCE, "settle"):
+        operators.pause(target, **WHO)
+    admin.execute("analyze ledger.pause")
+    connection.execute("set enable_indexscan = off")
+    connection.execute("set enable_bitmapscan = off")
+    for call in (lambda: ledger.draw_token(RESOURCE), lambda: ledger.claim_refund(MERCHANT, "r_pending", token)):
+        with refused("LG107", admin) as refusal:
+            call()
+        assert refusal.tells(paused="settle")
+
+
 @pytest.mark.parametrize("name", RECORDS)
 def test_what_is_out_gets_recorded(ledger: Ledger, operators: Ledger, admin: Connection, token: int, name: str) -> None:
     operators.pause("settle", **WHO)

@@ -170,7 +170,7 @@ CONTROLS = (
     Control(
         "an activation doesn't close the gate",
         "an activation, a claim",
-        [("close_gate", "pg_try_advisory_xact_lock(key)", "true")],
+        [("close_gate", "perform pg_advisory_xact_lock(key);", "null;")],
     ),
     Control(
         "an older snapshot's fence is believed",
