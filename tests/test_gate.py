@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -496,6 +497,19 @@ def test_a_call_waits_at_the_gate_no_longer_than_the_kinds_lock_limit(
     assert refusal.tells(function="claim_refund", resource=RESOURCE, token=token)
     assert "the gate is held by pid" in refusal.message
     assert "docs/errors.md, 55P03" in refusal.hint
+
+
+def test_before_the_first_activation_the_limit_is_the_kinds_too(
+    rival: Connection, ledger: Ledger, rivals: Ledger, operators: Ledger, admin: Connection
+) -> None:
+    limited(operators, idle=20, lock=0.1)
+    operators.set_kind("other", lock_limit=timedelta(seconds=20), actor="tests", reason="not this one")
+    token = drawn(rivals, "settle:m_7")
+    with rival.transaction(force_rollback=True):
+        rivals.activate_token("settle:m_7", token, BOB)
+        ledger.connection.execute("set statement_timeout = '4s'")
+        with refused("55P03", admin):
+            ledger.claim_refund("m_7", "r_1", token)
 
 
 @pytest.mark.parametrize("wait", ["call", "activation"])

@@ -9,12 +9,12 @@ begin
     if array_position(sizes, null) is not null then
         perform ledger.refuse_argument(call, 'an array is null');
     end if;
-    if sizes[1] <> any(sizes) then
+    if (select min(s.size) <> max(s.size) from unnest(sizes) as s (size)) then
         perform ledger.refuse_argument(
             call, format('the arrays are of unequal length: %s', array_to_string(sizes, ', '))
         );
     end if;
-    if sizes[1] > 1000 then
+    if 1000 < any(sizes) then
         perform ledger.refuse_argument(call, format('%s rows are too many; at most 1000 a call', sizes[1]));
     end if;
 end;

@@ -5,13 +5,8 @@ returns boolean
 language sql
 stable
 return coalesce(
-    (
-        evidence -> 'amount_minor' is null
-        or evidence -> 'amount_minor' = 'null'::jsonb
-        or evidence -> 'amount_minor' = to_jsonb(amount_minor)
-        or evidence ->> 'amount_minor' = amount_minor::text
-    )
-    and coalesce(evidence ->> 'currency', currency) = currency,
+    (evidence -> 'amount_minor' = to_jsonb(amount_minor) or evidence ->> 'amount_minor' = amount_minor::text)
+    and evidence ->> 'currency' = currency,
     true
 );
 

@@ -2,14 +2,14 @@
 -- barrier lifted above anything that can have been handed out, and every open refund marked, so that the gateway is
 -- asked before any is sent. Returns the number lifted to.
 
-create or replace function ledger.lift_tokens(last_drawn bigint, highest_barrier bigint, actor text, reason text)
+create or replace function ledger.lift_tokens(highest bigint, actor text, reason text)
 returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     -- So far ahead that no draw beside this one passes it between the look and the lift.
-    lifted bigint := greatest(last_drawn, highest_barrier) + 1048576;
+    lifted bigint := highest + 1048576;
 begin
     perform setval('ledger.token_seq', lifted);
     delete from ledger.draw;
@@ -37,5 +37,5 @@ begin
 end;
 $$;
 
-comment on function ledger.lift_tokens(bigint, bigint, text, text) is
+comment on function ledger.lift_tokens(bigint, text, text) is
     'Guard. Lifts tokens and marks open refunds after a loss. Refuses nothing.';

@@ -14,7 +14,7 @@ begin
     )
     select
         nextval('ledger.refusal_seq'), o.outcome, o.reason, call ->> 'function', 'settle',
-        'settle:' || (call ->> 'merchant_id'), left(call ->> 'merchant_id', 300), left(o.refund_id, 300),
+        'settle:' || (call ->> 'merchant_id'), call ->> 'merchant_id', left(o.refund_id, 300),
         (call ->> 'token')::bigint,
         format('row %s of %s', o.position, call ->> 'function'), jsonb_strip_nulls(call || to_jsonb(o))
     from unnest(outcomes) as o

@@ -16,13 +16,10 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return coalesce(
-        token > 0
+    return token > 0
         and refund.fence = token
         and refund.state = any(states)
-        and (gateway_ref is null or refund.gateway_ref = gateway_ref),
-        false
-    );
+        and (gateway_ref is null or refund.gateway_ref = gateway_ref);
 end;
 $$;
 

@@ -12,7 +12,7 @@ declare
     current_timeline text := substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
     identifier bigint;
     last_drawn bigint;
-    highest_barrier bigint;
+    highest bigint;
     lifted bigint;
     is_known_server boolean;
     outcome text;
@@ -20,19 +20,19 @@ begin
     perform ledger.keep_commit();
     select s.* into server from ledger.server as s for update;
     select c.system_identifier into identifier from pg_control_system() as c;
-    select s.last_value, coalesce((select max(f.barrier) from ledger.fence as f), 0)
-    into last_drawn, highest_barrier
+    select s.last_value, greatest(s.last_value, (select max(f.barrier) from ledger.fence as f))
+    into last_drawn, highest
     from ledger.token_seq as s;
     is_known_server := server.timeline = current_timeline and server.system_identifier = identifier;
-    if is_known_server and highest_barrier <= last_drawn then
+    if is_known_server and highest = last_drawn then
         return 'nothing_to_do';
     end if;
 
     outcome := case when is_known_server or nothing_lost is true then 'acknowledged' else 'recovered' end;
     if outcome = 'recovered' then
-        lifted := ledger.lift_tokens(last_drawn, highest_barrier, actor, reason);
-    elsif highest_barrier > last_drawn then
-        lifted := highest_barrier + 1048576;
+        lifted := ledger.lift_tokens(highest, actor, reason);
+    elsif highest > last_drawn then
+        lifted := highest + 1048576;
         perform setval('ledger.token_seq', lifted);
     end if;
 

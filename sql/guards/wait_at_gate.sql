@@ -7,14 +7,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     callers_limit text := current_setting('lock_timeout');
-    callers_ms integer := ledger.setting_ms('lock_timeout');
-    limit_ms integer;
+    callers_ms integer := nullif(ledger.setting_ms('lock_timeout'), 0);
+    kind ledger.kind_limits := ledger.kind_or_defaults(split_part(call ->> 'resource', ':', 1));
+    kinds_ms integer := extract(epoch from kind.lock_limit) * 1000;
 begin
-    select f.lock_limit_ms into limit_ms from ledger.fence as f where f.resource = call ->> 'resource';
-    limit_ms := least(coalesce(limit_ms, 5000), nullif(callers_ms, 0));
-
     begin
-        perform set_config('lock_timeout', limit_ms::text, true);
+        perform set_config('lock_timeout', least(kinds_ms, callers_ms)::text, true);
         perform pg_advisory_xact_lock_shared(hashtextextended(call ->> 'resource', 0));
         perform set_config('lock_timeout', callers_limit, true);
     exception

@@ -114,6 +114,28 @@ class Fenced:
             self.call(ledger, higher)
         assert refusal.tells(reason="voided", token=higher, active=active, barrier=higher)
 
+    @pytest.mark.parametrize("token", [None, UNDRAWN])
+    def test_a_number_that_nobody_drew_is_none_whatever_the_snapshot(
+        self, token: int | None, ledger: Ledger, connection: Connection, admin: Connection
+    ) -> None:
+        self.prepare(ledger, activated(ledger))
+        connection.execute("set default_transaction_isolation = 'repeatable read'")
+        with refused("LG102", admin):
+            self.call(ledger, cast("int", token))
+
+    def test_a_void_token_is_none_that_was_superseded(self, ledger: Ledger, admin: Connection) -> None:
+        """Whatever else is told of it."""
+        void = drawn(ledger)
+        self.prepare(ledger, activated(ledger))
+        as_ledger_fn(
+            admin,
+            "insert into ledger.event (event, resource, token, holder) values ('session_ended', 'settle:m_1', %s, 'x')",
+            [void],
+        )
+        with refused("LG101", admin) as refusal:
+            self.call(ledger, void)
+        assert refusal.tells(reason="voided", token=void)
+
     def test_a_new_timeline_is_told_before_the_token_is_judged(self, ledger: Ledger, admin: Connection) -> None:
         self.prepare(ledger, activated(ledger))
         on_a_new_timeline(admin)

@@ -10,6 +10,7 @@ from ledger.client import Ledger
 from ledger.records import Claim
 from tests.functions.fenced import FencedRow
 from tests.story import (
+    ALICE,
     BOB,
     MERCHANT,
     UNDRAWN,
@@ -20,6 +21,7 @@ from tests.story import (
     journal,
     long_ways,
     on_a_new_timeline,
+    raised,
     refund,
     refused,
     unchanged,
@@ -381,3 +383,26 @@ def test_each_refusal_has_a_number_of_its_own(ledger: Ledger, token: int, admin:
             ledger.claim_refund(MERCHANT, "r_9", token)
         numbers.append(refusal.detail["refusal"])
     assert numbers[1] == numbers[0] + 1
+
+
+def test_the_holder_that_is_named_is_who_activated_the_token(ledger: Ledger, token: int, admin: Connection) -> None:
+    """Whatever else is told of that token."""
+    as_ledger_fn(
+        admin,
+        "insert into ledger.event (event, resource, token, holder) values ('session_ended', 'settle:m_1', %s, 'x/1/y')",
+        [token],
+    )
+    activated(ledger, BOB)
+    with raised("LG101") as refusal:
+        ledger.claim_refund(MERCHANT, "r_1", token)
+    assert refusal.tells(holder=ALICE)
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [(-1, "taken_over"), (0, "key_window_over"), (1, "key_window_over")])
+def test_the_key_window_is_over_at_its_very_end(seconds: int, outcome: str, admin: Connection) -> None:
+    (told,) = admin.execute(
+        "select ledger.claim_outcome('sending', 1, false, 1, t, 2, 5, '1 hour', t + interval '1 hour' + %s) "
+        "from (select now()) as clock (t)",
+        [timedelta(seconds=seconds)],
+    ).fetchall()
+    assert told == (outcome,)

@@ -176,10 +176,17 @@ def test_a_refused_refund_twice_in_one_call_is_refused_twice(ledger: Ledger, tok
 
 def test_a_refused_row_leaves_a_record(ledger: Ledger, token: int, admin: Connection) -> None:
     claimed(ledger, token, "r_1")
-    ledger.confirm_refunds(MERCHANT, token, ["r_1", "r_9"], ["re_1", "re_9"])
+    long = "r" * 400  # its record keeps 300 characters of it, and DETAIL all
+    ledger.confirm_refunds(MERCHANT, token, ["r_1", long], ["re_1", "re_9"])
     assert admin.execute(
-        "select code, function, resource, merchant_id, refund_id, token, detail ->> 'position' from ledger.refusal"
-    ).fetchall() == [("LG201", "confirm_refunds", "settle:m_1", MERCHANT, "r_9", token, "2")]
+        "select code, function, kind, resource, merchant_id, refund_id, token, message, detail ->> 'position', "
+        "detail ->> 'refund_id' from ledger.refusal"
+    ).fetchall() == [
+        (
+            "LG201", "confirm_refunds", "settle", "settle:m_1", MERCHANT, "r" * 300, token,
+            "row 2 of confirm_refunds", "2", long,
+        )
+    ]  # fmt: skip
 
 
 def test_repeating_it_changes_nothing(ledger: Ledger, token: int, admin: Connection) -> None:

@@ -86,12 +86,22 @@ def test_the_sequence_and_every_fence_are_lifted_to_one_height(
     operators.recover_failover(**WHO)
 
     lifted = last_drawn(admin)
-    assert lifted > before + 1_000_000
+    assert lifted == before + 2**20
     assert (
         admin.execute("select active, barrier, holder from ledger.fence").fetchall()
         == [(lifted, lifted, "recovery")] * 3
     )
     assert admin.execute("select from ledger.draw").fetchall() == []
+
+
+def test_all_that_is_known_of_the_server_is_known_anew(operators: Ledger, admin: Connection) -> None:
+    as_ledger_fn(admin, "update ledger.server set timeline = 'F', system_identifier = 7, started_at = '2020-01-01'")
+    operators.recover_failover(**WHO)
+    assert admin.execute(
+        "select s.timeline = substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), "
+        "s.system_identifier = c.system_identifier, s.started_at = pg_postmaster_start_time() "
+        "from ledger.server as s, pg_control_system() as c"
+    ).fetchall() == [(True, True, True)]
 
 
 def test_open_refunds_are_marked_and_finished_ones_are_left_alone(
@@ -168,7 +178,9 @@ def test_a_planned_switchover_is_acknowledged_and_costs_nobody_a_token(
     token = activated(ledger)
     on_a_new_timeline(admin)
 
+    before = last_drawn(admin)
     assert operators.recover_failover(nothing_lost=True, **WHO) == "acknowledged"
+    assert last_drawn(admin) == before
     assert refund(admin, "r_1", "maybe_sent") is False
     assert ledger.claim_refund(MERCHANT, "r_1", token).outcome == "claimed"
 

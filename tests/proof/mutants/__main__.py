@@ -46,7 +46,7 @@ def arguments() -> argparse.Namespace:
 
 def chosen(options: argparse.Namespace) -> list[generate.Mutant]:
     """The mutants that are asked for. An open one is tried again only when there is a search."""
-    spared = {name for sort in killers.spared().values() for name in sort}
+    spared = killers.spared()
     alive, known = killers.still_open(), killers.remembered()
     return [
         mutant
@@ -131,7 +131,7 @@ def report(options: argparse.Namespace, mutants: list[generate.Mutant], found: l
         alive.append("there is no such mutant")
     runs = sum(len(mutant.settings) for mutant in mutants)
     killed = sum(len(one.killers) for one in found)
-    spared, still_open = killers.spared(), killers.still_open()
+    still_open = killers.still_open()
 
     tried = Counter(one.mutant.function for one in found)
     living = Counter(one.mutant.function for one in found if one.survived)
@@ -142,9 +142,7 @@ def report(options: argparse.Namespace, mutants: list[generate.Mutant], found: l
         f"\n  {len(mutants)} mutants, with the guard triggers and without: {killed} of {runs} killed; {seconds:.0f} s"
     )
     print(f"  {len(still_open)} more are open: no test is known that kills them (open.json)")
-    print(
-        f"  {len(spared['shortcut'])} only send a plain case the long way, {len(spared['equivalent'])} are equivalent"
-    )
+    print(f"  {len(killers.spared())} are equivalent (spared.toml)")
     for one in alive:
         print(f"  ALIVE {one}")
     if alive:

@@ -30,6 +30,7 @@ PATIENCE = 30  # seconds for one test: a mutant may wait for ever
 CATALOGUE = ("test_plpgsql_functions_pin_their_search_path", "test_functions_run_with_the_ledgers_rights")
 FILES = (
     "tests/functions",
+    "tests/protected",
     "tests/test_constraints.py",
     "tests/test_gate.py",
     "tests/test_limits.py",

@@ -206,8 +206,21 @@ def compare(f: Function) -> Iterator[Edit]:
         sides = (f.word(i - 1), f.word(i + 1))
         if word == "=" and all(ORDERED.search(side) for side in sides):
             others += ["<=", ">="]
+            if [sides[0], ">", sides[1]] in _arms_before(f, i):
+                others.remove(">=")
         for other in others:
             yield Edit(f"compare({other})", word, i, i, other)
+
+
+def _arms_before(f: Function, i: int) -> list[list[str]]:
+    """The conditions of the same CASE that are looked at before the one of the token: what they catch doesn't come."""
+    begin, level = i, f.tokens[i].level
+    while begin > f.body and not (f.word(begin) == "case" and f.tokens[begin].level < level):
+        begin -= 1
+        level = min(level, f.tokens[begin].level + (f.word(begin) == "case"))
+    arms = [j for j in range(begin, i) if f.word(j) == "when" and f.tokens[j].level == f.tokens[begin].level + 1]
+    ends = [f.end_of_clause(j + 1, frozenset({"then"})) for j in arms]
+    return [[f.word(k) for k in range(j + 1, end + 1)] for j, end in zip(arms, ends, strict=True) if end < i]
 
 
 def negate(f: Function) -> Iterator[Edit]:
@@ -326,8 +339,9 @@ def lists(f: Function) -> Iterator[Edit]:
                 yield Edit("list without", word, items[0][0], items[-1][1], left)
         if {word.strip("'") for word in words} <= set(STATES) and words not in seen:
             seen.append(words)
+            caught = {word for arm in _arms_before(f, i) if arm[:2] == [f.word(i - 2), "in"] for word in arm}
             for state in STATES:
-                if f"'{state}'" not in words:
+                if f"'{state}'" not in caught.union(words):
                     yield Edit("list with", state, items[0][0], items[-1][1], ", ".join([*words, f"'{state}'"]))
 
 

@@ -1,7 +1,7 @@
 """Which test kills which mutant, as killers.json remembers it, and which mutants no test kills.
 
-Those are three sorts. `equivalent`: nobody could tell. `shortcut`: a plain case goes the long way, which decides the
-same and takes longer. `open`: no test was found that kills it, which is a hole in the suite, or in the search.
+Those are of two sorts. Spared: nobody could tell them from the SQL as it is. Open: no test was found that kills them,
+which is a hole in the suite, or in the search.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def still_open() -> set[str]:
     return set(json.loads(OPEN.read_text(encoding="utf-8")))
 
 
-def spared() -> dict[str, dict[str, str]]:
-    """The mutants that change nothing anybody could see, by sort, each with its reason."""
+def spared() -> dict[str, str]:
+    """The mutants that change nothing anybody could see, each with its reason."""
     return dict(tomllib.loads(SPARED.read_text(encoding="utf-8")))
 
 
@@ -63,7 +63,7 @@ def remember(found: Iterable[Found]) -> None:
     _write(FILE, {test: sorted(kills[test]) for test in sorted(kills)})
 
     alive = still_open() - {one.mutant.id for one in found} | {one.mutant.id for one in found if one.survived}
-    _write(OPEN, sorted(alive & set(settings) - {name for sort in spared().values() for name in sort}))
+    _write(OPEN, sorted(alive & set(settings) - set(spared())))
 
 
 def _write(file: Path, what: object) -> None:

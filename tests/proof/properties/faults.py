@@ -96,8 +96,8 @@ def planted() -> Mapping[str, Fault]:
         "a refund that is settled and still open": Fault(
             broken(
                 "move_refund",
-                "when move_refund.to_state in ('sent', 'failed', 'cancelled', 'returned')",
-                "when false",
+                "case when transition.debit is not null then coalesce(r.settled_at, at) end",
+                "null",
             ),
             ("claim_refund", "fail_refund"),
         ),
