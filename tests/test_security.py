@@ -17,6 +17,7 @@ from tests.story import ALICE, BOB, TABLES, activated, added, as_ledger_fn, rais
 CHECKOUT = Path(__file__).parents[1]
 CALLERS = ("ledger_worker", "ledger_operator", "ledger_reader")
 DENIED = "42501"
+UNTRIGGERED = ["set session_replication_role = replica", "set role ledger_fn"]
 
 Connection = psycopg.Connection[Any]
 Rows = list[tuple[Any, ...]]
@@ -142,6 +143,12 @@ ATTACKS = [
         "set role ledger_fn", "insert into ledger.work (resource, work_id) values ('x:1', 'x'); delete from ledger.work"
     ], "LG103"),
     ("superuser", "forgets a refusal", ["set role ledger_fn", "truncate ledger.refusal"], DENIED),
+    ("superuser", "deletes a refund with triggers off", [*UNTRIGGERED, "delete from ledger.refund"], "LG103"),
+    ("superuser", "deletes from the journal with triggers off", [*UNTRIGGERED, "delete from ledger.journal"], "LG103"),
+    ("superuser", "forgets an event with triggers off", [*UNTRIGGERED, "delete from ledger.event"], "LG103"),
+    ("superuser", "forgets work with triggers off", [
+        *UNTRIGGERED, "insert into ledger.work (resource, work_id) values ('x:1', 'x'); delete from ledger.work"
+    ], "LG103"),
 ]  # fmt: skip
 
 
@@ -320,9 +327,7 @@ def test_a_cast_of_a_users_runs_as_the_user(noted: Callable[[Connection], str], 
         "create function public.as_text(sneaky public.sneaky) returns text language plpgsql as "
         "$$ begin perform public.note(); return sneaky.id; end $$"
     )
-    connection.execute(
-        "create cast (public.sneaky as text) with function public.as_text(public.sneaky) as implicit"
-    )
+    connection.execute("create cast (public.sneaky as text) with function public.as_text(public.sneaky) as implicit")
     assert connection.execute("select known from ledger.get_kind(row('settle')::public.sneaky)").fetchone() == (True,)
     assert noted(connection) == "ledger_worker"
 
@@ -399,8 +404,9 @@ def test_every_public_function_is_for_somebody_and_no_guard_is() -> None:
 
 
 def test_nobody_is_let_in_by_public(rows: Callable[..., Rows]) -> None:
-    assert rows(
-        """
+    assert (
+        rows(
+            """
         select 'function', p.proname, a.privilege_type
         from pg_proc as p cross join aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) as a
         where p.pronamespace = 'ledger'::regnamespace and a.grantee = 0
@@ -413,7 +419,9 @@ def test_nobody_is_let_in_by_public(rows: Callable[..., Rows]) -> None:
         from pg_namespace as n cross join aclexplode(n.nspacl) as a
         where n.nspname = 'ledger' and a.grantee = 0
         """
-    ) == []
+        )
+        == []
+    )
 
 
 def test_a_role_without_a_grant_sees_nothing(admin: Connection) -> None:
@@ -441,8 +449,9 @@ def test_callers_read_every_table_and_write_to_none(rows: Callable[..., Rows]) -
 
 
 def test_callers_have_no_column_and_no_sequence_to_themselves(rows: Callable[..., Rows]) -> None:
-    assert rows(
-        """
+    assert (
+        rows(
+            """
         select r.rolname, c.relname
         from pg_roles as r cross join pg_class as c
         where r.rolname = any(%s) and c.relnamespace = 'ledger'::regnamespace
@@ -451,8 +460,10 @@ def test_callers_have_no_column_and_no_sequence_to_themselves(rows: Callable[...
                 when 'r' then has_any_column_privilege(r.rolname, c.oid, 'insert, update, references')
             end
         """,
-        list(CALLERS),
-    ) == []
+            list(CALLERS),
+        )
+        == []
+    )
 
 
 WRITES = {
@@ -504,9 +515,9 @@ def test_the_functions_role_creates_nothing(rows: Callable[..., Rows]) -> None:
 
 
 def test_functions_belong_to_one_role_and_tables_to_another(rows: Callable[..., Rows]) -> None:
-    assert rows(
-        "select distinct proowner::regrole::text from pg_proc where pronamespace = 'ledger'::regnamespace"
-    ) == [("ledger_fn",)]
+    assert rows("select distinct proowner::regrole::text from pg_proc where pronamespace = 'ledger'::regnamespace") == [
+        ("ledger_fn",)
+    ]
     assert rows(
         "select distinct relowner::regrole::text from pg_class where relnamespace = 'ledger'::regnamespace "
         "and relkind <> 't'"

@@ -34,7 +34,7 @@ begin
         );
     end if;
 
-    if not ledger.evidence_agrees(evidence, refund.amount_minor, refund.currency) then
+    if ledger.evidence_agrees(evidence, refund.amount_minor, refund.currency) is false then
         return ledger.move_refund(
             call, refund, 'review', 'review', gateway_ref, 'the gateway names another amount or currency', evidence
         );

@@ -386,11 +386,12 @@ def test_each_refusal_has_a_number_of_its_own(ledger: Ledger, token: int, admin:
 
 
 def test_the_holder_that_is_named_is_who_activated_the_token(ledger: Ledger, token: int, admin: Connection) -> None:
-    """Whatever else is told of that token."""
+    """Whatever else is told of that token, or of that number elsewhere."""
     as_ledger_fn(
         admin,
-        "insert into ledger.event (event, resource, token, holder) values ('session_ended', 'settle:m_1', %s, 'x/1/y')",
-        [token],
+        "insert into ledger.event (event, resource, token, holder) "
+        "values ('session_ended', 'settle:m_1', %(token)s, 'x/1/y'), ('activated', 'settle:m_2', %(token)s, 'x/1/y')",
+        {"token": token},
     )
     activated(ledger, BOB)
     with raised("LG101") as refusal:

@@ -115,6 +115,8 @@ def test_open_refunds_are_marked_and_finished_ones_are_left_alone(
     ledger.claim_refund(MERCHANT, "r_4", token)
     ledger.claim_refund(MERCHANT, "r_4", token)  # marks it by itself
     finished, marked = journal(admin, "r_3"), journal(admin, "r_4")
+    marked_row = refund(admin, "r_4", "fence", "changed_at", "journal_number")
+    before = admin.execute("select activated_at from ledger.fence").fetchall()
     on_a_new_timeline(admin)
     operators.recover_failover(**WHO)
 
@@ -125,6 +127,10 @@ def test_open_refunds_are_marked_and_finished_ones_are_left_alone(
     assert journal(admin, "r_1")[-1] == ("pending", "pending", None, 0, True, None, None, None)
     assert journal(admin, "r_2")[-1] == ("sending", "sending", None, 1, True, None, None, None)
     assert (journal(admin, "r_3"), journal(admin, "r_4")) == (finished, marked)
+    assert refund(admin, "r_4", "fence", "changed_at", "journal_number") == marked_row
+    at = admin.execute("select at from ledger.journal where refund_id = 'r_1' order by number").fetchall()[-1]
+    assert at == (refund(admin, "r_1", "changed_at"),)
+    assert admin.execute("select activated_at from ledger.fence").fetchall() > before
     assert admin.execute(
         "select distinct actor, reason from ledger.journal where number > 1 and token is null"
     ).fetchall() == [("dana", "INC-7")]
@@ -218,7 +224,7 @@ def test_a_sequence_behind_a_barrier_is_lifted_and_nobody_is_fenced_out(
 
     assert operators.recover_failover(**WHO) == "acknowledged"
     assert ledger.claim_refund(MERCHANT, "r_1", token).outcome == "claimed"
-    assert drawn(ledger) > moved_here
+    assert drawn(ledger) == moved_here + 2**20 + 1
 
 
 def test_the_second_of_two_at_once_finds_nothing_to_do(connect: Connect, operator_dsn: str, admin: Connection) -> None:
