@@ -541,8 +541,9 @@ def test_a_shorter_lock_timeout_of_the_callers_wins(
 def test_a_wait_leaves_the_callers_lock_timeout_as_it_was(
     connection: Connection, rival: Connection, ledger: Ledger, rivals: Ledger, admin: Connection, token: int, wait: str
 ) -> None:
+    """It is longer than both limits, and so none of those that were waited for."""
     later, holder, waiter = drawn(rivals), *((rival, connection) if wait == "call" else (connection, rival))
-    waiter.execute("set lock_timeout = '7s'")
+    waiter.execute("set lock_timeout = '21s'")
     with holder.transaction(force_rollback=True):
         if wait == "call":
             rivals.activate_token(RESOURCE, later, BOB)
@@ -559,7 +560,7 @@ def test_a_wait_leaves_the_callers_lock_timeout_as_it_was(
         until(is_waiting(admin, waiter))
     waiting.result(5)
 
-    assert waiter.execute("show lock_timeout").fetchone() == ("7s",)
+    assert waiter.execute("show lock_timeout").fetchone() == ("21s",)
 
 
 def test_a_fenced_call_bounds_its_transaction_and_never_raises_a_lower_bound(
