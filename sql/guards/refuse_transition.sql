@@ -41,8 +41,8 @@ begin
             when refund.state = 'accepted' and call ? 'token'
                 then 'The gateway has it. Record its final word with confirm, fail or mark_unknown.'
             when refund.maybe_sent and not call ? 'token'
-                then 'It may have been sent. Look at the gateway, then record what it did: review_refund, if it isn''t in '
-                    'review yet, and resolve_refund.'
+                then 'It may have been sent. Look at the gateway, then record what it did: review_refund, if it isn''t '
+                    'in review yet, and resolve_refund.'
             else 'Skip this refund; a person decides.'
         end;
 end;
