@@ -179,6 +179,7 @@ def main(asked: int, answers: int) -> None:
             [
                 *FILES,
                 "-qq",
+                "--tb=native",  # a pretty one costs as much as the test
                 "-p",
                 "no:cacheprovider",
                 "-p",
