@@ -186,6 +186,11 @@ def journal(admin: Connection, refund_id: str) -> list[tuple[Any, ...]]:
     ).fetchall()
 
 
+def balanced(ledger: Ledger) -> bool:
+    """Nothing is wrong with what is written down; the triggers are others' to look at."""
+    return [finding for finding in ledger.verify() if finding.check != "trigger_is_on"] == []
+
+
 def as_ledger_fn(admin: Connection, statement: LiteralString, arguments: Any = None) -> None:
     """Write past the functions, as only a superuser can: as the role that the guard lets through."""
     with admin.transaction():

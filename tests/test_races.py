@@ -19,6 +19,7 @@ from tests.story import (
     RESOURCE,
     activated,
     added,
+    balanced,
     in_background,
     is_waiting,
     journal,
@@ -34,11 +35,6 @@ Connection = psycopg.Connection[Any]
 @pytest.fixture
 def token(ledger: Ledger) -> int:
     return activated(ledger)
-
-
-def balanced(ledger: Ledger) -> bool:
-    """Nothing is wrong with what is written down; the triggers are others' to look at."""
-    return [finding for finding in ledger.verify() if finding.check != "trigger_is_on"] == []
 
 
 # Two claims on one row

@@ -41,7 +41,7 @@ begin
     select w.* into work
     from ledger.work as w
     where w.resource = end_attempt.resource and w.work_id = end_attempt.work_id;
-    if work.token = end_attempt.token and work.state <> 'begun'
+    if work.token = end_attempt.token
         and (work.state = outcome or (outcome = 'failed' and work.state = 'review'))
     then
         return ledger.work_as_attempt(work, 'already_' || work.state);

@@ -51,7 +51,6 @@ begin
     move := ledger.move_by_person(call, refund, 'pending', null, who, why, evidence);
     update ledger.refund as r
     set attempts = 0,
-        maybe_sent = refund.maybe_sent,
         first_claimed_at = case when r.first_claimed_at is not null then move.changed_at end
     where r.merchant_id = requeue_refund.merchant_id and r.refund_id = requeue_refund.refund_id;
     move.outcome := 'requeued';

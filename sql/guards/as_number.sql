@@ -5,7 +5,7 @@ returns bigint
 language sql
 immutable
 return case
-    when jsonb_typeof(value) = 'number' and value::text ~ '^-?[0-9]{1,18}$' then value::text::bigint
+    when value::text ~ '^-?[0-9]{1,18}$' then value::text::bigint
 end;
 
 comment on function ledger.as_number(jsonb) is

@@ -21,7 +21,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    callers_actor text := coalesce(current_setting('ledger.actor', true), '');
+    callers_actor text := current_setting('ledger.actor', true);
     move ledger.move;
 begin
     if refund.gateway_ref <> gateway_ref and refund.state in ('sent', 'returned', 'accepted', 'review') then

@@ -10,14 +10,11 @@ as $$
 declare
     value jsonb;
 begin
-    if coalesce(current_setting(name, true), '') = '' then
-        return jsonb '{}';
-    end if;
     begin
-        value := current_setting(name, true)::jsonb;
+        value := nullif(current_setting(name, true), '')::jsonb;
     exception
         when data_exception then
-            value := null;
+            null;
     end;
     return case when jsonb_typeof(value) = 'object' then value else '{}' end;
 end;

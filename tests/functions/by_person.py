@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import psycopg
 import pytest
 
 from ledger.client import Ledger
@@ -13,13 +14,18 @@ from tests.story import (
     MERCHANT,
     Connection,
     activated,
+    added,
+    balanced,
+    in_background,
     in_state,
+    is_waiting,
     journal,
     on_a_new_timeline,
     raised,
     refund,
     refused,
     unchanged,
+    until,
 )
 
 WHO: dict[str, Any] = {"actor": "carol", "reason": "ticket 91"}
@@ -94,13 +100,39 @@ class MovedByPerson:
         assert admin.execute(
             "select actor, reason, database_user, evidence from ledger.journal order by number desc limit 1"
         ).fetchone() == ("carol", "ticket 91", "ledger_operator", self.evidence)
-        assert operators.verify() == []
+        assert balanced(operators)
+
+    def test_another_refund_of_that_id_or_of_that_merchant_is_left_alone(
+        self, ledger: Ledger, operators: Ledger, admin: Connection
+    ) -> None:
+        token = self.usual(ledger, admin)
+        in_state("sending", "r_2", token, ledger, admin)
+        other = activated(ledger, resource="settle:m_2")
+        added(ledger, "r_1", merchant_id="m_2")
+        ledger.claim_refund("m_2", "r_1", other)
+        others = "select * from ledger.refund where (merchant_id, refund_id) <> ('m_1', 'r_1') order by merchant_id"
+        before = admin.execute(others).fetchall()
+        self.call(operators)
+        assert admin.execute(others).fetchall() == before
+
+    def test_of_two_at_once_the_second_is_told_that_it_is_done(
+        self, ledger: Ledger, operators: Ledger, connect: Connect, operator_dsn: str, admin: Connection
+    ) -> None:
+        self.usual(ledger, admin)
+        colleague = connect(operator_dsn)
+        assert isinstance(operators.connection, psycopg.Connection)
+        with operators.connection.transaction():
+            self.call(operators)
+            second = in_background(lambda: self.call(Ledger(colleague)))
+            until(is_waiting(admin, colleague))
+        assert second.result(5).outcome == self.already
 
     def test_the_same_again_is_a_no_op_that_says_so(self, ledger: Ledger, operators: Ledger, admin: Connection) -> None:
         self.usual(ledger, admin)
         self.call(operators)
         with unchanged(admin):
-            assert self.call(operators).outcome == self.already
+            again = self.call(operators)
+        assert (again.outcome, again.state, again.previous_state) == (self.already, self.to_state, self.to_state)
 
     @pytest.mark.parametrize("missing", ["actor", "reason"])
     @pytest.mark.parametrize("value", [None, "", "  "])

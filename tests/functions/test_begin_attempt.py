@@ -11,6 +11,7 @@ from tests.story import (
     BOB,
     UNDRAWN,
     Connection,
+    as_ledger_fn,
     in_background,
     is_waiting,
     on_a_new_timeline,
@@ -88,6 +89,30 @@ def test_each_piece_of_work_has_attempts_of_its_own(ledger: Ledger) -> None:
     assert ledger.begin_attempt(JOBS, "job-18", token).attempt == 1
 
 
+def test_what_another_token_began_is_begun_anew_whichever_is_higher(ledger: Ledger, admin: Connection) -> None:
+    token = next_token(ledger)
+    ledger.begin_attempt(JOBS, WORK, token)
+    as_ledger_fn(admin, "update ledger.work set token = token + 1000")
+    attempt = ledger.begin_attempt(JOBS, WORK, token)
+    assert (attempt.outcome, attempt.attempt, attempt.token) == ("begun", 2, token)
+
+
+def test_work_of_the_same_id_elsewhere_is_other_work(ledger: Ledger, admin: Connection) -> None:
+    before = [("jobs:a", WORK, "done", 7, 1, "there"), (JOBS, "another", "done", 7, 1, "there")]
+    for row in before:
+        as_ledger_fn(
+            admin,
+            "insert into ledger.work (resource, work_id, state, attempts, token, reason) "
+            "values (%s, %s, %s, %s, %s, %s)",
+            row,
+        )
+    token = next_token(ledger)
+    assert ledger.begin_attempt(JOBS, WORK, token).attempt == 1
+    assert ledger.end_attempt(JOBS, WORK, token, "done").outcome == "done"
+    others = "select resource, work_id, state, attempts, token, reason from ledger.work where attempts = 7 order by 1"
+    assert admin.execute(others).fetchall() == sorted(before)
+
+
 def test_a_holder_that_was_superseded_begins_nothing(ledger: Ledger, admin: Connection) -> None:
     stale = next_token(ledger)
     active = next_token(ledger, BOB)
@@ -141,6 +166,10 @@ def test_a_malformed_id_is_refused(work_id: str, ledger: Ledger, admin: Connecti
     with refused("LG304", admin) as refusal:
         ledger.begin_attempt(JOBS, work_id, token)
     assert refusal.detail["reason"] == "work_id is 1 to 300 printable characters"
+
+
+def test_an_id_has_up_to_300_characters(ledger: Ledger) -> None:
+    assert ledger.begin_attempt(JOBS, "w" * 300, next_token(ledger)).outcome == "begun"
 
 
 def test_two_that_begin_the_same_work_under_one_token_count_one_attempt(

@@ -7,7 +7,7 @@ import pytest
 
 from ledger.client import Ledger
 from tests.functions.by_person import MovedByPerson
-from tests.story import MERCHANT, Connection, activated, added, refund, refused
+from tests.story import MERCHANT, Connection, activated, added, in_state, refund, refused
 
 
 class TestCancel(MovedByPerson):
@@ -50,6 +50,17 @@ def test_one_that_may_have_been_sent_is_not_cancelled(
     assert {move["to"] for move in refusal.detail["legal"]} == {"sent", "failed", "returned", "pending"}
     assert refusal.hint.startswith("It may have been sent. Look at the gateway, then record what it did")
     assert refund(admin, "r_1", "maybe_sent") is True
+
+
+def test_a_finished_one_is_called_finished_marked_or_not(ledger: Ledger, operators: Ledger, admin: Connection) -> None:
+    in_state("sending", "r_1", activated(ledger), ledger, admin)
+    newer = activated(ledger)
+    ledger.claim_refund(MERCHANT, "r_1", newer)
+    ledger.confirm_refund(MERCHANT, "r_1", newer, "re_1")
+    assert refund(admin, "r_1", "maybe_sent") is True
+    with refused("LG202", admin) as refusal:
+        operators.cancel_refund(MERCHANT, "r_1", "carol", "ticket 91")
+    assert refusal.tells(state="sent")
 
 
 def test_one_in_review_that_was_never_out_may_be_cancelled(

@@ -274,8 +274,12 @@ class Merchant:
             return cursor.execute(statement.encode(), self.facts).fetchall()
 
     def told(self, function: str, refund_id: str, *arguments: object) -> dict[str, Any]:
-        """The answer of one call for one refund: the row, or the code and the reason."""
-        values = [self.merchant_id, refund_id, self.token, *arguments]
+        """The answer of one call for one refund under the token: the row, or the code and the reason."""
+        return self.asked(function, refund_id, self.token, *arguments)
+
+    def asked(self, function: str, refund_id: str, *arguments: object) -> dict[str, Any]:
+        """The same of a function that takes no token."""
+        values = [self.merchant_id, refund_id, *arguments]
         statement = f"select * from ledger.{function}({', '.join(['%s'] * len(values))})"
         try:
             with self.worker.cursor(row_factory=dict_row) as cursor:
@@ -411,3 +415,35 @@ def test_a_batch_confirms_or_refuses_every_row_as_one_call_would(merchant: Merch
         expected = code(decision) | {"refund_id": name, "state": row.state, "gateway_ref": row.gateway_ref}
         assert told_of(answer, expected) == expected, merchant.before[name]
     merchant.holds(decisions)
+
+
+# From which state to which a person resolves a refund.
+RESOLVES = {("accepted", "sent"), ("accepted", "failed"), ("review", "sent"), ("review", "failed")} | {
+    ("review", "returned"), ("sent", "returned")
+}  # fmt: skip
+
+
+def resolved(row: Row, to_state: str) -> str:
+    """What resolve_refund says of a row, with the reference."""
+    if row.gateway_ref not in {None, REF} and row.state in {"sent", "returned", "accepted", "review"}:
+        return "LG303"
+    if row.state == to_state:
+        return f"already_{to_state}"
+    if (row.state, to_state) in RESOLVES:
+        return to_state
+    return "LG202" if row.state in FINAL else "LG204"
+
+
+@pytest.mark.parametrize("to_state", ["sent", "failed", "returned"])
+def test_a_person_resolves_or_not_every_row_by_the_rules(
+    to_state: str, ledger: Ledger, admin: Connection, connect: Connect, operator_dsn: str
+) -> None:
+    merchant = for_settlements(Merchant(ledger, admin, connect(operator_dsn)))
+    for name, row in merchant.before.items():
+        answer = merchant.asked("resolve_refund", name, to_state, REF, "carol", "ticket 91", '{"seen": true}')
+        assert answer["outcome"] == resolved(row, to_state), row
+    after = merchant.rows()
+    moved = {name for name, row in merchant.before.items() if resolved(row, to_state) == to_state}
+    assert {name for name, row in after.items() if row != merchant.before[name]} == moved
+    assert {after[name].state for name in moved} == {to_state}
+    assert [entry.refund_id for entry in merchant.entries()] == sorted(moved)

@@ -135,6 +135,21 @@ def test_a_job_that_ends_lets_the_next_one_in(
     assert waiting.result(5) > first
 
 
+def test_a_job_that_waited_has_it_alone(
+    connection: Connection, rival: Connection, ledger: Ledger, rivals: Ledger, connect: Connect, admin: Connection
+) -> None:
+    with rival.transaction():
+        with connection.transaction():
+            ledger.lock_job(JOB, ALICE)
+            waiting = in_background(lambda: rivals.lock_job(JOB, BOB))
+            until(is_waiting(admin, rival))
+        waiting.result(5)
+        third = connect()
+        third.execute("set lock_timeout = '50ms'")
+        with raised("LG104"):
+            Ledger(third).lock_job(JOB, ALICE)
+
+
 def test_a_wait_leaves_the_callers_lock_timeout_as_it_was(
     connection: Connection, rival: Connection, ledger: Ledger, rivals: Ledger, admin: Connection
 ) -> None:

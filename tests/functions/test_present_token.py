@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from typing import Any
+
+import psycopg
 import pytest
 
 from ledger.client import Ledger
@@ -15,11 +18,13 @@ from tests.story import (
     is_waiting,
     limited,
     on_a_new_timeline,
+    raised,
     refused,
     until,
 )
 
 JOB = "charges:org_1"
+WHO: dict[str, Any] = {"actor": "carol", "reason": "a test"}
 
 
 def limit(connection: Connection) -> tuple[str, ...] | None:
@@ -130,3 +135,43 @@ def test_a_lower_idle_limit_stays(connection: Connection, ledger: Ledger) -> Non
         connection.execute("set local idle_in_transaction_session_timeout = '3s'")
         ledger.present_token(JOB, token)
         assert limit(connection) == ("3s",)
+
+
+@pytest.mark.parametrize(
+    ("level", "code"), [("read committed", None), ("repeatable read", "LG102"), ("serializable", "LG102")]
+)
+def test_a_snapshot_that_can_not_see_whether_the_mode_changes_is_checked(
+    level: str, code: str | None, connection: Connection, ledger: Ledger, operators: Ledger
+) -> None:
+    """Beside a change of the kind that is under way, it isn't waited for."""
+    operators.set_kind("jobs", lock="advisory", **WHO)
+    operators.set_mode("jobs", "off", **WHO)
+    connection.execute(f"set default_transaction_isolation = '{level}'".encode())
+    connection.execute("set lock_timeout = '1s'")
+    assert isinstance(operators.connection, psycopg.Connection)
+    with operators.connection.transaction():
+        operators.set_kind("jobs", max_attempts=3, **WHO)
+        if code is None:
+            ledger.present_token("jobs:a", UNDRAWN)
+        else:
+            with raised(code):
+                ledger.present_token("jobs:a", UNDRAWN)
+    ledger.present_token("jobs:a", UNDRAWN)
+
+
+def test_transactions_that_go_unchecked_go_side_by_side(
+    connection: Connection, ledger: Ledger, rivals: Ledger, rival: Connection, operators: Ledger
+) -> None:
+    operators.set_kind("jobs", lock="advisory", **WHO)
+    operators.set_mode("jobs", "off", **WHO)
+    with connection.transaction(), rival.transaction():
+        ledger.present_token("jobs:a", UNDRAWN)
+        rivals.present_token("jobs:a", UNDRAWN)
+
+
+def test_a_transaction_that_only_reads_locks_no_kind(connection: Connection, ledger: Ledger, operators: Ledger) -> None:
+    operators.set_kind("jobs", lock="advisory", **WHO)
+    operators.set_mode("jobs", "off", **WHO)
+    with connection.transaction():
+        connection.execute("set transaction isolation level repeatable read, read only")
+        ledger.present_token("jobs:a", UNDRAWN)

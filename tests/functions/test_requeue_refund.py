@@ -6,7 +6,18 @@ import pytest
 
 from ledger.client import Ledger
 from tests.functions.by_person import WHO, MovedByPerson
-from tests.story import MERCHANT, Connection, activated, added, as_ledger_fn, in_state, journal, refund, refused
+from tests.story import (
+    MERCHANT,
+    Connection,
+    activated,
+    added,
+    as_ledger_fn,
+    balanced,
+    in_state,
+    journal,
+    refund,
+    refused,
+)
 
 ABSENT = {"not_at_gateway": True, "asked": "the dashboard"}
 
@@ -49,7 +60,7 @@ def test_attempts_begin_again_and_the_next_holder_asks_first(
     assert journal(admin, "r_1")[-1][:5] == ("review", "pending", None, 0, True)
     claim = ledger.claim_refund(MERCHANT, "r_1", activated(ledger))
     assert (claim.outcome, claim.attempt) == ("taken_over", 1)
-    assert operators.verify() == []
+    assert balanced(operators)
 
 
 def test_the_key_window_begins_again_for_a_person_has_looked(
@@ -74,4 +85,25 @@ def test_one_that_was_never_claimed_is_not_marked(ledger: Ledger, operators: Led
 
     assert refund(admin, "r_1", "maybe_sent", "first_claimed_at") == (False, None)
     assert ledger.claim_refund(MERCHANT, "r_1", activated(ledger)).outcome == "claimed"
-    assert operators.verify() == []
+    assert balanced(operators)
+
+
+def test_one_that_was_claimed_once_is_marked_though_it_was_given_back(
+    ledger: Ledger, operators: Ledger, admin: Connection
+) -> None:
+    in_state("released", "r_1", activated(ledger), ledger, admin)
+    operators.review_refund(MERCHANT, "r_1", **WHO)
+    assert refund(admin, "r_1", "maybe_sent") is False
+    assert operators.requeue_refund(MERCHANT, "r_1", evidence=ABSENT, **WHO).maybe_sent is True
+
+    assert refund(admin, "r_1", "maybe_sent") is True
+    assert journal(admin, "r_1")[-1][:5] == ("review", "pending", None, 0, True)
+    assert balanced(operators)
+
+
+def test_a_mark_stays_whatever_else_the_row_says(ledger: Ledger, operators: Ledger, admin: Connection) -> None:
+    added(ledger, "r_1")
+    operators.review_refund(MERCHANT, "r_1", **WHO)
+    as_ledger_fn(admin, "update ledger.refund set maybe_sent = true")
+    operators.requeue_refund(MERCHANT, "r_1", evidence=ABSENT, **WHO)
+    assert refund(admin, "r_1", "maybe_sent") is True

@@ -39,7 +39,9 @@ class TestResolveAsReturned(MovedByPerson):
     accounts = ("refund_reserved", "merchant_available")
 
 
-@pytest.mark.parametrize("to_state", [None, "", "pending", "cancelled", "review", "SENT"])
+@pytest.mark.parametrize(
+    "to_state", [None, "", "pending", "sending", "unknown", "accepted", "cancelled", "review", "SENT"]
+)
 def test_only_what_became_of_it_can_be_recorded(operators: Ledger, admin: Connection, to_state: Any) -> None:
     with refused("LG304", admin) as refusal:
         operators.resolve_refund(MERCHANT, "r_1", to_state, evidence={"seen": True}, **WHO)
@@ -53,6 +55,13 @@ def test_a_sent_one_has_the_gateways_reference(
     in_state("review", "r_1", activated(ledger), ledger, admin)
     with refused("LG304", admin):
         operators.resolve_refund(MERCHANT, "r_1", "sent", ref, evidence={"seen": True}, **WHO)
+
+
+@pytest.mark.parametrize("to_state", ["failed", "returned"])
+def test_a_reference_that_is_given_is_one(ledger: Ledger, operators: Ledger, admin: Connection, to_state: str) -> None:
+    in_state("review", "r_1", activated(ledger), ledger, admin)
+    with refused("LG304", admin):
+        operators.resolve_refund(MERCHANT, "r_1", to_state, " ", evidence={"seen": True}, **WHO)
 
 
 @pytest.mark.parametrize("evidence", [None, {}])

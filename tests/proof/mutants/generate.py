@@ -30,7 +30,8 @@ WORDS = (
     ("begun", "done", "repeated"),
 )
 
-# The functions of a refund under a token, those that hand one out and make it active, and the triggers of the guard.
+# The functions of a refund under a token, those that hand one out and make it active, the triggers of the guard, the
+# moves of persons, and what writes of one's own go by.
 FENCED = (
     "claim_refund",
     "confirm_refund",
@@ -45,11 +46,22 @@ FENCED = (
     "guard_pruning",
     "claim_refunds",
     "confirm_refunds",
+    "cancel_refund",
+    "review_refund",
+    "resolve_refund",
+    "requeue_refund",
+    "return_refund",
+    "present_token",
+    "present_tokens",
+    "lock_job",
+    "begin_attempt",
+    "end_attempt",
 )
-# Who only says what happened: the words of refusals are held by tests/test_errors.py. And who only shortens a wait:
-# a frozen client is tests/test_frozen.py's and the faults'.
+# Who only says what happened, or would in enforce: the words of refusals are held by tests/test_errors.py. And who only
+# shortens a wait: a frozen client is tests/test_frozen.py's and the faults'.
 TELLS = re.compile(
-    r"^(refuse_(?!token$)|lock_holders$|session_names$|refusal_detail$|refused_call$|end_frozen_sessions$)"
+    r"^(refuse_(?!token$)|lock_holders$|session_names$|refusal_detail$|refused_call$|end_frozen_sessions$"
+    r"|record_shadow$)"
 )
 QUIET = re.compile(r"^(jsonb_build_object|format|ledger\.refuse_\w+|ledger\.check_housekeeping)$")
 OPPOSITE = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "=": "<>", "<>": "=", "~": "!~", "!~": "~"}
@@ -364,6 +376,8 @@ def numbers(f: Function) -> Iterator[Edit]:
         if f.tokens[i].kind != "number" or "." in f.word(i):
             continue
         if f.word(i - 1) in {"*", "/", "..", "offset", "by"} or f.word(i + 1) == "..":
+            continue
+        if f.word(i + 2).endswith("_ms"):
             continue
         yield Edit("number", f.word(i), i, i, str(int(f.word(i)) + 1))
 
