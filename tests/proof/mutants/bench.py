@@ -24,7 +24,7 @@ from tests.proof.mutants.database import Database
 from tests.proof.mutants.generate import Mutant, Mutated
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 30  # seconds for one test: a mutant may wait for ever
+PATIENCE = 10  # seconds for one test: a mutant may wait for ever
 
 # What reads the catalogue as a whole would kill every mutant and show nothing.
 CATALOGUE = ("test_plpgsql_functions_pin_their_search_path", "test_functions_run_with_the_ledgers_rights")
