@@ -26,7 +26,9 @@ ALICE = "alice/1/aaaaaaaaaaaaaaaa"
 BOB = "bob/2/bbbbbbbbbbbbbbbb"
 UNDRAWN = 9 * 10**18
 
-LONG_WAYS = {"claim_or_refuse", "confirm_or_refuse", "wait_at_gate", "check_server", "limit_transaction"}
+LONG_WAYS = {
+    "claim_or_refuse", "confirm_or_refuse", "wait_at_gate", "check_server", "check_paused", "limit_transaction",
+}  # fmt: skip
 
 TABLES = (
     "refund", "journal", "fence", "draw", "kind", "event", "refusal", "server", "currency", "transition",

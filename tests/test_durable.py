@@ -10,17 +10,7 @@ import pytest
 
 from ledger import dev
 from ledger.client import Ledger
-from tests.story import (
-    ALICE,
-    BOB,
-    MERCHANT,
-    RESOURCE,
-    Connection,
-    activated,
-    added,
-    on_a_new_timeline,
-    refund,
-)
+from tests.story import ALICE, BOB, MERCHANT, RESOURCE, Connection, activated, added, on_a_new_timeline, refund
 
 # Every function that hands out a token or moves a refund.
 TELLING: dict[str, Callable[[Ledger, int], Any]] = {

@@ -44,7 +44,15 @@ begin
         return ledger.claim_or_refuse(merchant_id, refund_id, token, gate);
     end if;
     gate := ledger.pass_gate('claim_refund', 'settle:' || merchant_id, token);
-    if gate.verdict is not null or gate.is_paused then
+    if gate.is_paused then
+        perform ledger.check_paused(
+            jsonb_build_object(
+                'function', 'claim_refund', 'merchant_id', merchant_id, 'refund_id', refund_id, 'token', token
+            ),
+            'settle:' || merchant_id
+        );
+    end if;
+    if gate.verdict is not null then
         return ledger.claim_or_refuse(merchant_id, refund_id, token, gate);
     end if;
 

@@ -3,7 +3,6 @@
 --
 -- Refuses, first match wins:
 --   LG304 BadArgument         an id is null
---   LG107 Paused              an operator paused the merchant or the kind
 --   LG102, LG105, LG101       the token isn't the active one
 --   LG201 NoSuchRefund        there is nothing to claim
 --   LG101 StaleToken          the row carries a newer token
@@ -34,14 +33,11 @@ begin
     if merchant_id is null or refund_id is null then
         perform ledger.refuse_argument(call, 'merchant_id and refund_id must not be null');
     end if;
-    if gate.is_paused then
-        perform ledger.check_paused(call, 'settle:' || merchant_id);
-    end if;
     if gate.verdict is not null then
         perform ledger.refuse_token(call, 'settle:' || merchant_id, token, gate);
     end if;
 
-    -- claim_refund has locked it.
+    -- claim_refund has locked it, and found it other than plain.
     select r.* into refund
     from ledger.refund as r
     where r.merchant_id = claim_or_refuse.merchant_id and r.refund_id = claim_or_refuse.refund_id;

@@ -20,7 +20,6 @@ declare
     );
     own_holder text;
 begin
-
     if verdict like 'LG101%' then
         select e.holder into own_holder
         from ledger.event as e

@@ -10,8 +10,11 @@ as $$
 declare
     value jsonb;
 begin
+    if nullif(current_setting(name, true), '') is null then
+        return jsonb '{}';
+    end if;
     begin
-        value := nullif(current_setting(name, true), '')::jsonb;
+        value := current_setting(name, true)::jsonb;
     exception
         when data_exception then
             null;

@@ -145,6 +145,23 @@ def test_a_pause_of_another_merchant_costs_no_claim_the_long_way(
     assert refund(admin, "r_1", "state") == "sending"
 
 
+def test_a_pause_that_ends_between_two_looks_at_it_leaves_an_ordinary_claim(
+    ledger: Ledger, operators: Ledger, token: int, admin: Connection
+) -> None:
+    """The gate has seen it; who would refuse no longer does."""
+    added(ledger, "r_1")
+    operators.pause("settle", actor="carol", reason="a test")
+    admin.execute(
+        "create or replace function ledger.check_paused(call jsonb, resource text) returns void "
+        "language plpgsql as 'begin end'"
+    )
+    claim = ledger.claim_refund(MERCHANT, "r_1", token)
+    assert (claim.outcome, claim.attempt) == ("claimed", 1)
+    assert claim.first_claimed_at == refund(admin, "r_1", "first_claimed_at")
+    assert refund(admin, "r_1", "claimed_xid") is not None
+    assert journal(admin, "r_1")[-1] == ("pending", "sending", token, 1, False, None, None, None)
+
+
 def test_attempts_used_up_lead_to_review_and_not_to_an_error(
     ledger: Ledger, operators: Ledger, token: int, admin: Connection
 ) -> None:

@@ -26,7 +26,7 @@ def planted() -> Mapping[str, Fault]:
     """What is wrong, and what makes it so."""
     return {
         "a claim under any token": Fault(
-            broken("claim_refund", "if gate.verdict is not null or gate.is_paused then", "if gate.is_paused then"),
+            broken("claim_refund", "if gate.verdict is not null then", "if false then"),
             ("claim_refund", "draw_token"),
         ),
         "a confirm that isn't journaled": Fault(

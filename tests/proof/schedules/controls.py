@@ -35,7 +35,7 @@ def bounded(*programs: str, keyed: bool = True, **faults: int) -> Bounds:
 
 SETS = ("sets", "sets")
 CLAIMS_UNDER_ANY_TOKEN = (
-    ("claim_refund", "gate.verdict is not null or gate.is_paused", "gate.is_paused"),
+    ("claim_refund", "gate.verdict is not null", "false"),
     ("claim_or_refuse", "gate.verdict is not null", "false"),
 )
 CONFIRMS_UNDER_ANY_TOKEN = (
