@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-heavy test-elsewhere bench bench-page chaos model mutants schedules lint manifest clean
+.PHONY: help demo test test-heavy test-elsewhere bench bench-page prove chaos model mutants schedules lint manifest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile

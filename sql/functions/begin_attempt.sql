@@ -33,16 +33,17 @@ begin
     perform ledger.check_fenced(call, resource, token);
     perform ledger.keep_commit();
 
-    loop
-        select w.* into work
-        from ledger.work as w
-        where w.resource = begin_attempt.resource and w.work_id = begin_attempt.work_id
-        for update;
-        exit when found;
-        insert into ledger.work (resource, work_id)
+    select w.* into work
+    from ledger.work as w
+    where w.resource = begin_attempt.resource and w.work_id = begin_attempt.work_id
+    for update;
+    if not found then
+        -- Whoever added it since then is waited for, and his row is the one that counts.
+        insert into ledger.work as w (resource, work_id)
         values (begin_attempt.resource, begin_attempt.work_id)
-        on conflict on constraint work_pkey do nothing;
-    end loop;
+        on conflict on constraint work_pkey do update set work_id = excluded.work_id
+        returning w.* into work;
+    end if;
 
     if work.state in ('done', 'review') then
         return ledger.work_as_attempt(work, work.state);

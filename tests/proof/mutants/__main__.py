@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import queue
 import sys
 import threading
 import time
@@ -21,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.proof.mutants import generate, killers
-from tests.proof.mutants.bench import Bench
+from tests.proof.mutants.bench import Bench, share_out
 from tests.proof.mutants.hunt import Found, Hunt
 from tests.proof.mutants.reach import Reach
 
@@ -81,28 +80,15 @@ class Scores:
 
 def kill_all(mutants: list[generate.Mutant], hunt: Hunt, jobs: int) -> list[Found]:
     """Share the mutants out among the benches."""
-    waiting: queue.SimpleQueue[generate.Mutant] = queue.SimpleQueue()
-    for mutant in mutants:
-        waiting.put(mutant)
     scores = Scores(len(mutants), remember=hunt.updates)
     benches = [Bench() for _ in range(min(jobs, len(mutants)))]
-    if hunt.updates and benches:
-        hunt.reach = Reach(benches)
-
-    def work(bench: Bench) -> None:
-        try:
-            while True:
-                scores.add(hunt.kill(bench, waiting.get_nowait()))
-        except queue.Empty:
-            return
-        finally:
+    try:
+        if hunt.updates and benches:
+            hunt.reach = Reach(benches)
+        share_out(mutants, benches, lambda bench, mutant: scores.add(hunt.kill(bench, mutant)))
+    finally:
+        for bench in benches:
             bench.close()
-
-    threads = [threading.Thread(target=work, args=(bench,)) for bench in benches]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
     return scores.found
 
 

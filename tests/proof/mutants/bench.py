@@ -10,18 +10,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import psycopg
 import pytest
 
 from tests.proof.mutants.database import Database
 from tests.proof.mutants.generate import Mutant, Mutated
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 10  # seconds for one test: a mutant may wait for ever
@@ -84,6 +89,24 @@ class Bench:
         if not line:
             raise RuntimeError("the pytest that runs the tests has died")
         return json.loads(line)
+
+
+def share_out(tasks: Iterable[T], benches: Iterable[Bench], do: Callable[[Bench, T], object]) -> None:
+    """Each bench does the next task when it is free. Where one dies, the others do what is left."""
+    waiting: queue.SimpleQueue[T] = queue.SimpleQueue()
+    for task in tasks:
+        waiting.put(task)
+
+    def work(bench: Bench) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                do(bench, waiting.get_nowait())
+
+    threads = [threading.Thread(target=work, args=(bench,)) for bench in benches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 class Runner:

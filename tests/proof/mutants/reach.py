@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import queue
 import threading
 from collections import defaultdict
 from collections.abc import Iterable
@@ -13,7 +11,7 @@ from functools import cache
 
 from ledger import schema
 from tests.proof.mutants import generate
-from tests.proof.mutants.bench import ROOT, Bench
+from tests.proof.mutants.bench import ROOT, Bench, share_out
 from tests.proof.mutants.instrument import owners
 from tests.proof.mutants.tokens import Function
 
@@ -49,25 +47,15 @@ class Reach:
 def _run(benches: list[Bench]) -> dict[str, list[str]]:
     """Every test once."""
     places: defaultdict[str, list[str]] = defaultdict(list)
-    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
-    for test in benches[0].tests:
-        waiting.put(test)
     lock = threading.Lock()
 
-    def work(bench: Bench) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                test = waiting.get_nowait()
-                came = bench.run(test, None, "reach")["reached"]
-                with lock:
-                    for place in came if came is not None else [EVERYWHERE]:
-                        places[place].append(test)
+    def follow(bench: Bench, test: str) -> None:
+        came = bench.run(test, None, "reach")["reached"]
+        with lock:
+            for place in came if came is not None else [EVERYWHERE]:
+                places[place].append(test)
 
-    threads = [threading.Thread(target=work, args=(bench,)) for bench in benches]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    share_out(benches[0].tests, benches, follow)
     return {place: sorted(tests) for place, tests in places.items()}
 
 
