@@ -168,7 +168,10 @@ class Worker:
     def _signal(self, number: signal.Signals) -> bool:
         if not self._process.is_alive():
             return False
-        os.kill(self.pid, number)
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:  # the fork server knows of its end before we do
+            return False
         return True
 
 
