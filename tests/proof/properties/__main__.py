@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"the functions as they are: {broke or 'nothing broke a rule'}", flush=True)
         seen = dict(Machine.seen)
         for name, fault in planted.items():
-            broke = stories(servers, 500, fault, derandomize=not given.random)
+            broke = stories(servers, 1500, fault, derandomize=not given.random)
             found += bool(broke)
             failed += [] if broke else [f"not noticed: {name}"]
             print(f"{name}: {broke.splitlines()[0] if broke else 'NOT NOTICED'}", flush=True)

@@ -21,6 +21,7 @@ OFTEN = (
     "requeue_refund", "present_token", "resume", "lock_job",
 )  # fmt: skip
 ANSWERS = ("confirm_refund", "fail_refund", "release_refund", "mark_unknown", "accept_refund")
+ONCE_PUT_BACK = (("cancel_refund",), ("claim_refund", "release_refund"))
 PROGRAMS = ("begin", "begin", "begin isolation level repeatable read", "savepoint s", "commit", "commit", "rollback")
 
 
@@ -85,6 +86,12 @@ class Machine(RuleBasedStateMachine):
         for function in ("claim_refund", data.draw(st.sampled_from(ANSWERS))):
             self._call(data, session, function, **given)
 
+    @rule(data=st.data(), refund_id=st.sampled_from(values.REFUNDS), then=st.sampled_from(ONCE_PUT_BACK))
+    def a_person_puts_it_back(self, data: Any, refund_id: str, then: tuple[str, ...]) -> None:
+        given = {"merchant_id": "m_1", "refund_id": refund_id, "token": self.world.active.get("settle:m_1")}
+        for function in ("requeue_refund", *then):
+            self._call(data, self.world.sessions[2], function, **given)
+
     @rule(number=st.integers(0, 1), resource=st.sampled_from(values.RESOURCES), holder=st.sampled_from(values.HOLDERS))
     def a_new_holder(self, number: int, resource: str, holder: str) -> None:
         self._course(self.world.sessions[number], resource, holder)
@@ -131,6 +138,7 @@ class Machine(RuleBasedStateMachine):
             operator = self.world.sessions[2]
             given = {"actor": "ada", "reason": "a standby took over"}
             self._step(operator, self.world.call(operator, "recover_failover", given))
+            self._course(self.world.sessions[0], "settle:m_1", values.HOLDERS[0])
 
     def _is_enforced(self) -> bool:
         mode = self.world.find("select mode from ledger.kind where kind = 'job'")
