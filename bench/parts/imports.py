@@ -16,7 +16,6 @@ from bench.measuring import LINUX, Bench, measures, over, seconds
 from bench.servers import Database
 
 LINES = 1_000_000
-FEWER = 100_000
 MERCHANTS = 10
 
 STAGED = "create temp table staged (position integer, merchant_id text, refund_id text, amount numeric, currency text)"
@@ -55,17 +54,17 @@ def imports(bench: Bench) -> None:
     """`ledger import` of a CSV with refunds of 10 merchants, against the INSERTs that it comes to.
 
     Those fill tables with the same columns, checks and indexes from a table in which the file's lines are staged, in
-    one transaction, without guard, functions or a look for duplicates; the staging isn't counted. One round is of
-    1,000,000 lines, the others of 100,000. The memory is the peak of the process that imports 1,000,000.
+    one transaction, without guard, functions or a look for duplicates; the staging isn't counted. The memory is the
+    peak of the process that imports.
     """
     ours, theirs, peaks = [], [], []
-    for lines in [LINES, *[FEWER] * (bench.rounds - 1)]:
-        with _file(lines) as file, bench.servers.fast.database() as database:
-            took, peak = _import(database, file)
-            ours.append(took)
-            theirs.append(_insert(database, file))
-        if lines == LINES:
-            peaks.append(peak)
+    with _file(LINES) as file:
+        for _ in range(bench.rounds):
+            with bench.servers.fast.database() as database:
+                took, peak = _import(database, file)
+                ours.append(took)
+                peaks.append(peak)
+                theirs.append(_insert(database, file))
     bench.record("import_rate", over(theirs, ours))
     bench.record("import_rss_mb", peaks)
 

@@ -13,6 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -95,10 +96,14 @@ def parse(source: BinaryIO, exponents: dict[str, int]) -> Iterator[Line]:
     try:
         header = [name.strip() for name in next(reader, [])]
         _check_header(header)
+        pick = itemgetter(*(header.index(name) if name in header else -1 for name in NEEDED + OPTIONAL))
         number = reader.line_num + 1
         for cells in reader:
             if cells:
-                yield _line(number, header, cells, exponents)
+                if len(cells) != len(header):
+                    raise BadLine(number, f"it has {len(cells)} fields, the header has {len(header)}")
+                cells.append("")  # a column that the file lacks, for pick
+                yield _line(number, pick(cells), exponents)
             number = reader.line_num + 1
     except UnicodeDecodeError as error:
         # The decoder reads ahead, so the line is known only roughly.
@@ -124,27 +129,27 @@ def _check_header(header: list[str]) -> None:
             raise BadLine(1, f"the header {what} {', '.join(map(repr, names))}", columns)
 
 
-def _line(number: int, header: list[str], cells: list[str], exponents: dict[str, int]) -> Line:
-    if len(cells) != len(header):
-        raise BadLine(number, f"it has {len(cells)} fields, the header has {len(header)}")
-    row = dict(zip(header, cells, strict=True))
-    if "\0" in "".join(cells) or not all(row[name].strip() for name in NEEDED):
-        raise _bad_cell(number, row)
-    currency = row["currency"].strip()
-    if currency not in exponents:
-        raise BadLine(number, f"the currency {currency!r} is not known", "Give its ISO 4217 code, like EUR")
+def _line(number: int, cells: tuple[str, ...], exponents: dict[str, int]) -> Line:
+    merchant_id, refund_id, amount, currency, payment_ref, gateway, key = cells
+    code = currency.strip()
+    if "\0" in "".join(cells) or not (merchant_id.strip() and refund_id.strip() and amount.strip() and code):
+        raise _bad_cell(number, cells)
+    if code not in exponents:
+        raise BadLine(number, f"the currency {code!r} is not known", "Give its ISO 4217 code, like EUR")
     try:
-        amount = minor(row["amount"].strip(), exponents[currency])
+        amount_minor = minor(amount.strip(), exponents[code])
     except ValueError as error:
-        raise BadLine(number, f"the amount {row['amount']!r} {error}") from None
-    payment_ref, gateway, key = (row.get(name, "").strip() or None for name in OPTIONAL)
-    return Line(number, row["merchant_id"], row["refund_id"], amount, currency, payment_ref, gateway, key)
+        raise BadLine(number, f"the amount {amount!r} {error}") from None
+    return Line(
+        number, merchant_id, refund_id, amount_minor, code,
+        payment_ref.strip() or None, gateway.strip() or None, key.strip() or None,
+    )  # fmt: skip
 
 
-def _bad_cell(number: int, row: dict[str, str]) -> BadLine:
+def _bad_cell(number: int, cells: tuple[str, ...]) -> BadLine:
     problems = [
         f"{name} holds a NUL character" if "\0" in value else f"{name} is empty"
-        for name, value in row.items()
+        for name, value in zip(NEEDED + OPTIONAL, cells, strict=True)
         if "\0" in value or (name in NEEDED and not value.strip())
     ]
     return BadLine(number, problems[0])
