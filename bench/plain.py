@@ -7,7 +7,7 @@ import psycopg
 TABLES = """
 create schema plain;
 create table plain.refund (like ledger.refund including all) with (
-    fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0
+    fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0
 );
 create table plain.journal (like ledger.journal including all);
 grant usage on schema plain to ledger_worker;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 
@@ -14,11 +14,12 @@ from ledger.client import Ledger
 
 REFUNDS = 12_000
 BATCH = 1000
+CONFIRMERS = 2
 
 
 @measures("vs_procrastinate", "vs_pgqueuer_psycopg", "vs_pgqueuer_asyncpg")
 def peers(bench: Bench) -> None:
-    """Refunds a second, claimed by thousands on one connection and confirmed on another, over queues' jobs a second.
+    """Refunds a second, claimed by thousands on one connection and confirmed on two, over queues' jobs a second.
 
     Their jobs do nothing, and wait before the clock starts at the first of them; one process each, the same
     server, fsync off. Each queue as its own docs advise for speed: procrastinate with 20 jobs at a time, finished ones
@@ -71,15 +72,18 @@ class _Ours:
                 while claims := ledger.claim_refunds(merchant_id, token, BATCH, after):
                     claimed.put([claim.refund_id for claim in claims])
                     after = claims[-1].refund_id
+            for _ in range(CONFIRMERS):
                 claimed.put([])
 
-        claimer = threading.Thread(target=claim)
-        claimer.start()
-        with self._connected() as connection:
-            ledger = Ledger(connection)
-            while ids := claimed.get(timeout=60):
-                ledger.confirm_refunds(merchant_id, token, ids, [f"re_{one}" for one in ids])
-        claimer.join()
+        def confirm() -> None:
+            with self._connected() as connection:
+                ledger = Ledger(connection)
+                while ids := claimed.get(timeout=60):
+                    ledger.confirm_refunds(merchant_id, token, ids, [f"re_{one}" for one in ids])
+
+        with ThreadPoolExecutor(1 + CONFIRMERS) as threads:
+            for done in [threads.submit(work) for work in (claim, *[confirm] * CONFIRMERS)]:
+                done.result()
 
     def _connected(self) -> psycopg.Connection:
         return psycopg.connect(self._dsn, autocommit=True, prepare_threshold=0)

@@ -17,7 +17,7 @@ create or replace function ledger.claim_outcome(
 )
 returns text
 language sql
-immutable
+stable
 return case
     when row_token > token then 'LG101'
     when state in ('sent', 'failed', 'cancelled', 'returned') then 'LG202'

@@ -188,8 +188,9 @@ comment on column ledger.draw.token is 'The number.';
 comment on column ledger.draw.drawn_at is 'When it was drawn.';
 
 
--- fillfactor leaves room for HOT updates: a claim touches no index. No index and no predicate may mention the
--- state, or every claim would write to it. Refunds are updated twice and then rest, so vacuum runs early.
+-- fillfactor leaves room for HOT updates: a claim touches no index, and a set of claims updates every row of a page at
+-- once. No index and no predicate may mention the state, or every claim would write to it. Refunds are updated twice
+-- and then rest, so vacuum runs early.
 create table ledger.refund (
     merchant_id text collate "C" not null,
     refund_id text collate "C" not null,
@@ -213,7 +214,7 @@ create table ledger.refund (
     constraint idempotency_key_is_used_once unique (idempotency_key),
     constraint sent_has_gateway_ref check (state <> 'sent' or gateway_ref is not null)
 ) with (
-    fillfactor = 70,
+    fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_cost_delay = 0
 );

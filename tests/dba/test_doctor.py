@@ -196,7 +196,7 @@ DRIFTS: list[tuple[LiteralString, str, str]] = [
     ("alter table ledger.refund add column note text", "table ledger.refund: columns: note text", "ledger db sql"),
     (
         "alter table ledger.refund set (fillfactor = 100)",
-        ("table ledger.refund: options: fillfactor=100 too many; fillfactor=70 missing"),
+        ("table ledger.refund: options: fillfactor=100 too many; fillfactor=50 missing"),
         "ledger db sql",
     ),
     (
