@@ -64,8 +64,9 @@ LIMITS: dict[str, str] = {
         "and kept: calls go on while Postgres is asked, one thread where the gateway answers at once, one that watches "
         "over all calls in place of a timer for each, no fact put into words that nobody hears, a pool's connection "
         "given back warm. Tried and left: a claim before the next recording, so that the gateway is never idle (more "
-        "and smaller recordings, no gain). More handed over ahead would make larger batches, and more that is sent after a "
-        "refusal. The functions alone became a third cheaper, which the ratio doesn't thank: `settle_us` fell as well."
+        "and smaller recordings, no gain). More handed over ahead would make larger batches, and more that is sent "
+        "after a refusal. The functions alone became a third cheaper, which the ratio doesn't thank: "
+        "`settle_us` fell as well."
     ),
     "settle_latency_bound": (
         "the last refunds have fewer beside them, the first ones wait for the lease and a claim, and 32 threads take "
