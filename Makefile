@@ -25,7 +25,7 @@ test: .venv/.dev ## Run the whole suite on embedded servers
 	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadgroup --pg=$(PG) $(TESTS)
 
 test-heavy: .venv/.dev ## Run the tests that take long, or need PgBouncer, Node, curl and redis-cli
-	@$(BIN)/python -m pytest -m heavy --pg=$(PG) $(TESTS)
+	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadgroup -m heavy --pg=$(PG) $(TESTS)
 
 test-elsewhere: .venv/.dev ## Run the tests of the SQL through PgBouncer, and in a ledger restored from a dump
 	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --pg=$(PG) --pooler=default tests/functions tests/test_gate.py
