@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Mapping
@@ -84,7 +85,8 @@ class Postgres:
         pid = self.pid
         if pid is None:
             return
-        os.kill(pid, STOP_SIGNALS[mode])
+        with contextlib.suppress(ProcessLookupError):  # somebody else stopped it just now
+            os.kill(pid, STOP_SIGNALS[mode])
         if not wait_until(lambda: self.pid is None, seconds=60):
             raise DevError(f"Postgres, process {pid}, is still running a minute after a {mode} stop.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -84,10 +85,11 @@ class Valkey:
         pid = self.pid
         if pid is None:
             return
-        os.kill(pid, how)
-        if not wait_until(lambda: self.pid is None, seconds=5):
-            os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: self.pid is None, seconds=5)
+        with contextlib.suppress(ProcessLookupError):  # somebody else stopped it just now
+            os.kill(pid, how)
+            if not wait_until(lambda: self.pid is None, seconds=5):
+                os.kill(pid, signal.SIGKILL)
+                wait_until(lambda: self.pid is None, seconds=5)
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as client:
