@@ -38,7 +38,7 @@ begin
     where w.resource = begin_attempt.resource and w.work_id = begin_attempt.work_id
     for update;
     if not found then
-        -- Whoever added it since then is waited for, and his row is the one that counts.
+        -- Whoever added it since then is waited for, and theirs is the row that counts.
         insert into ledger.work as w (resource, work_id)
         values (begin_attempt.resource, begin_attempt.work_id)
         on conflict on constraint work_pkey do update set work_id = excluded.work_id
