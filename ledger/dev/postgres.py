@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from pathlib import Path
 
 from ledger.dev.account import Account
 from ledger.dev.errors import DevError
-from ledger.dev.waiting import command_of, pid_in, tail, wait_until
+from ledger.dev.waiting import command_of, pid_in, send, tail, wait_until
 
 SUPERUSER = "postgres"
 OWN_SETTINGS = "ledger.conf"
@@ -85,8 +83,7 @@ class Postgres:
         pid = self.pid
         if pid is None:
             return
-        with contextlib.suppress(ProcessLookupError):  # somebody else stopped it just now
-            os.kill(pid, STOP_SIGNALS[mode])
+        send(STOP_SIGNALS[mode], pid)
         if not wait_until(lambda: self.pid is None, seconds=60):
             raise DevError(f"Postgres, process {pid}, is still running a minute after a {mode} stop.")
 

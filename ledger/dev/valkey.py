@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import socket
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from ledger.dev.account import Account
 from ledger.dev.errors import DevError
-from ledger.dev.waiting import command_of, pid_in, tail, wait_until
+from ledger.dev.waiting import command_of, pid_in, send, tail, wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +83,10 @@ class Valkey:
         pid = self.pid
         if pid is None:
             return
-        with contextlib.suppress(ProcessLookupError):  # somebody else stopped it just now
-            os.kill(pid, how)
-            if not wait_until(lambda: self.pid is None, seconds=5):
-                os.kill(pid, signal.SIGKILL)
-                wait_until(lambda: self.pid is None, seconds=5)
+        send(how, pid)
+        if not wait_until(lambda: self.pid is None, seconds=5):
+            send(signal.SIGKILL, pid)
+            wait_until(lambda: self.pid is None, seconds=5)
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as client:

@@ -1,7 +1,10 @@
-"""Waiting for a condition, and looking at processes by their number."""
+"""Waiting for a condition, and what is asked of processes by their number."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -41,6 +44,12 @@ def pid_in(file: Path) -> int | None:
         return int(file.read_text().split("\n", 1)[0])
     except (OSError, ValueError):
         return None
+
+
+def send(number: signal.Signals, pid: int) -> None:
+    """Send a signal to a process, if it is still there: somebody else may have ended it just now."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def tail(file: Path, lines: int = 15) -> str:
