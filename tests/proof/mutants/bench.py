@@ -80,7 +80,8 @@ class Bench:
 
     def close(self) -> None:
         """End it, with its servers."""
-        self._to.close()
+        with contextlib.suppress(BrokenPipeError):  # it has died, and what it was asked last is still on its way
+            self._to.close()
         self.process.wait()
         self._from.close()
 

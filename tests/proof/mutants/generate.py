@@ -371,7 +371,7 @@ def words(f: Function) -> Iterator[Edit]:
 
 
 def numbers(f: Function) -> Iterator[Edit]:
-    """A number is one more. Units, and how often a loop tries, decide nothing."""
+    """A number is one more. Units, how often a loop tries, and whether a limit begins at 1 or 2 ms decide nothing."""
     for i in _loud(f):
         if f.tokens[i].kind != "number" or "." in f.word(i):
             continue

@@ -82,15 +82,11 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), number=st.integers(0, 1), refund_id=st.sampled_from(values.REFUNDS))
     def a_refund_goes_its_way(self, data: Any, number: int, refund_id: str) -> None:
         session = self.world.sessions[number]
-        given = {"merchant_id": "m_1", "refund_id": refund_id, "token": self.world.active.get("settle:m_1")}
-        for function in ("claim_refund", data.draw(st.sampled_from(ANSWERS))):
-            self._call(data, session, function, **given)
+        self._call_all(data, session, refund_id, "claim_refund", data.draw(st.sampled_from(ANSWERS)))
 
     @rule(data=st.data(), refund_id=st.sampled_from(values.REFUNDS), then=st.sampled_from(ONCE_PUT_BACK))
     def a_person_puts_it_back(self, data: Any, refund_id: str, then: tuple[str, ...]) -> None:
-        given = {"merchant_id": "m_1", "refund_id": refund_id, "token": self.world.active.get("settle:m_1")}
-        for function in ("requeue_refund", *then):
-            self._call(data, self.world.sessions[2], function, **given)
+        self._call_all(data, self.world.sessions[2], refund_id, "requeue_refund", *then)
 
     @rule(number=st.integers(0, 1), resource=st.sampled_from(values.RESOURCES), holder=st.sampled_from(values.HOLDERS))
     def a_new_holder(self, number: int, resource: str, holder: str) -> None:
@@ -154,6 +150,11 @@ class Machine(RuleBasedStateMachine):
             self.world.tokens.append(token)
             given = {"resource": resource, "token": token, "holder": holder}
             self._step(session, self.world.call(session, "activate_token", given))
+
+    def _call_all(self, data: Any, session: Session, refund_id: str, *functions: str) -> None:
+        given = {"merchant_id": "m_1", "refund_id": refund_id, "token": self.world.active.get("settle:m_1")}
+        for function in functions:
+            self._call(data, session, function, **given)
 
     def _call(self, data: Any, session: Session, function: str, **fixed: Any) -> None:
         given = values.arguments(data.draw, self.world, self.world.functions[function], fixed)
