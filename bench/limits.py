@@ -49,9 +49,9 @@ LIMITS: dict[str, str] = {
         "backend 26 µs and its client 35, one after the other. Ours is two updates and two entries of the journal, "
         "committed before the calls return, and the settlement leaves the index of what is open; bare UPDATEs and "
         "INSERTs of the same sets cost 17 µs. Tried: claims on one connection and confirms on two (kept; on one "
-        "each 2.3), sets of a thousand (kept), room on the pages for a set's second "
-        "versions (kept, 5 µs), guards that the planner can inline (kept, 7 µs). Left out for less than 3 % each: "
-        "looking up the rows by place once they are locked, sorting once, no list of what a refusal would name."
+        "each 2.3), sets of a thousand (kept), room on the pages for a set's second versions (kept, 5 µs), guards that "
+        "the planner can inline (kept, 7 µs). Left out for less than 3 % each: looking up the rows by place once they "
+        "are locked, sorting once, no list of what a refusal would name."
     ),
     "workers8_vs_1": (
         "a worker and its backend take turns and keep one core busy, so two cores bound this by 2; and whatever "
@@ -65,8 +65,7 @@ LIMITS: dict[str, str] = {
         "over all calls in place of a timer for each, no fact put into words that nobody hears, a pool's connection "
         "given back warm. Tried and left: a claim before the next recording, so that the gateway is never idle (more "
         "and smaller recordings, no gain). More handed over ahead would make larger batches, and more that is sent "
-        "after a refusal. The functions alone became a third cheaper, which the ratio doesn't thank: "
-        "`settle_us` fell as well."
+        "after a refusal."
     ),
     "settle_latency_bound": (
         "the last refunds have fewer beside them, the first ones wait for the lease and a claim, and 32 threads take "
